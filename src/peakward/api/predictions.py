@@ -12,6 +12,7 @@ from peakward.api.machine import this_machine
 from peakward.api.reproduce import to_command
 from peakward.api.session import DB
 from peakward.hardware import devices as catalogue
+from peakward.hardware.attention_backend import HOPPER, ComputeCapability
 from peakward.levers.catalogue import case_obstacle
 from peakward.levers.registry import PLUGINS
 from peakward.prediction.floor import floor as predicted
@@ -112,7 +113,8 @@ def predict(
     given = _module_settings(settings)
     args, kwargs = given_module.inputs(inputs)
     (where,) = sites((key,), calibration=calibration, group=None, prices=prices)
-    return module_forecast(capture_module(module, args, kwargs, **given), where)
+    capture = capture_module(module, args, kwargs, **given, compute_capability=_capability(where))
+    return module_forecast(capture, where)
 
 
 def _case_settings(
@@ -140,8 +142,15 @@ def _of_case(case: ConfiguredCase, where: Site) -> Forecast:
     from peakward.prediction.planning.module import module_forecast
 
     _expect_gpu(case)
-    told: Forecast = msgspec.structs.replace(module_forecast(capture_case(case), where), case=case)
+    capture = capture_case(case, _capability(where))
+    told: Forecast = msgspec.structs.replace(module_forecast(capture, where), case=case)
     return told
+
+
+def _capability(where: Site) -> ComputeCapability:
+    """The device's, on which a captured module's attention depends; an H100's where it has none."""
+    known = where.device.compute_capability
+    return HOPPER if known is None else known.value
 
 
 def _module_settings(settings: dict[str, Any]) -> dict[str, Any]:

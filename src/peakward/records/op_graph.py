@@ -145,7 +145,7 @@ class Lifetime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One step of a module: operators as a CPU dispatches them, and every tensor's lifetime."""
+    """One step of a module: its operators as CUDA has them, and every tensor's lifetime."""
 
     name: str
     """The module's class."""

@@ -4,7 +4,7 @@ from typing import Literal, cast, get_args
 
 import msgspec
 
-from peakward.prediction.operators.attention_backend import Backend, Inputs, named_backend
+from peakward.hardware.attention_backend import Backend, Inputs, named_backend
 from peakward.records.case import Compile, DeviceType, OperatorAttention, OperatorCase, OperatorPass
 from peakward.records.errors import PeakwardError
 from peakward.studies.engine import Point, Row

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peakward.hardware.attention_backend import HOPPER, ComputeCapability
 from peakward.kernels.ops.loss import api as losses
 from peakward.lab.data.feed import micro_batches
 from peakward.lab.levers import precision
@@ -19,8 +20,13 @@ from peakward.records.errors import PeakwardError
 from peakward.records.op_graph import ModuleCapture
 
 
-def capture_case(case: ModuleCase) -> ModuleCapture:
+def capture_case(
+    case: ModuleCase, compute_capability: ComputeCapability | None = None
+) -> ModuleCapture:
     """One step of the case, by `capture_module`; the module is built on the CPU.
+
+    Args:
+        compute_capability: as `capture_given`.
 
     Raises:
         PeakwardError: as `capture_given` and `module_source.build`.
@@ -29,11 +35,17 @@ def capture_case(case: ModuleCase) -> ModuleCapture:
     on_cpu = ModuleCase(
         source=case.source, fingerprint=case.fingerprint, workload=case.workload, device="cpu"
     )
-    return capture_given(case, module_source.build(on_cpu))
+    return capture_given(case, module_source.build(on_cpu), compute_capability)
 
 
-def capture_given(case: ModuleCase, given: GivenModule) -> ModuleCapture:
+def capture_given(
+    case: ModuleCase, given: GivenModule, compute_capability: ComputeCapability | None = None
+) -> ModuleCapture:
     """One step of the case on that module, which is moved, cast and wrapped in place.
+
+    Args:
+        compute_capability: The GPU's, on which the kernel of attention depends. None: of the GPU that is
+            here, or of an H100 where there is none.
 
     Raises:
         PeakwardError: a setting that a capture does not see; or as `capture_module`, or `recompute`.
@@ -57,7 +69,12 @@ def capture_given(case: ModuleCase, given: GivenModule) -> ModuleCapture:
         loss=loss,
         autocast=precision.AUTOCAST.get(kind),
         tokens=round(work.tokens_per_step),
+        compute_capability=compute_capability or _capability_here(),
     )
+
+
+def _capability_here() -> ComputeCapability:
+    return torch.cuda.get_device_capability() if torch.cuda.is_available() else HOPPER
 
 
 def _of_logits(targets: Tensor) -> Any:

@@ -1,8 +1,9 @@
 """Runs functions of torch as CUDA dispatches them, where a CPU takes another way.
 
-While a module is captured its tensors are on a CPU. Two things then differ from CUDA: RMSNorm, which a
-CPU takes apart (`rms_norm`), and mixed precision, whose list of functions that compute in fp32 is
-CUDA's own (ATen/autocast_mode.h, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE).
+While a module is captured its tensors are on a CPU. Four things then differ from CUDA: RMSNorm and dropout,
+which a CPU takes apart; attention, for which CUDA has other kernels (`cuda_attention`); and mixed precision,
+whose list of functions that compute in fp32 is CUDA's own (ATen/autocast_mode.h, AT_FORALL_FP32 and
+AT_FORALL_FP32_SET_OPT_DTYPE).
 """
 
 from typing import Any
@@ -12,8 +13,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
+from peakward.hardware.attention_backend import ComputeCapability
+from peakward.lab.models.cuda_attention import Call, attention
+
 _F = nn.functional
 RMS_NORMS = (torch.rms_norm, _F.rms_norm)
+DROPOUTS = (torch.dropout, _F.dropout)
 IN_FP32 = frozenset(
     {
         *RMS_NORMS,
@@ -34,24 +39,46 @@ class AsOnCuda(TorchFunctionMode):
     """Runs torch's functions as on CUDA while it is on, as far as they are known here.
 
     Args:
-        mixed: Whether autocast is on around the forward pass.
+        compute_capability: The GPU's, on which the kernel of attention depends.
     """
 
-    def __init__(self, *, mixed: bool) -> None:
+    def __init__(self, compute_capability: ComputeCapability) -> None:
         super().__init__()
-        self._mixed = mixed
+        self._compute_capability = compute_capability
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._mixed and func in IN_FP32 and torch.is_autocast_enabled("cpu"):
+        mixed = torch.is_autocast_enabled("cpu")
+        if mixed and func in IN_FP32:
             args, kwargs = tree_map_only(Tensor, _widened, (args, kwargs))
         if func in RMS_NORMS:
             return _normed(func, *args, **kwargs)
+        if func in DROPOUTS:
+            return _dropped(func, *args, **kwargs)
+        if func is _F.scaled_dot_product_attention:
+            if mixed:
+                args, kwargs = tree_map_only(Tensor, _narrowed, (args, kwargs))
+            with torch.autocast("cpu", enabled=False):
+                return attention(Call(*args, **kwargs), self._compute_capability)
         return func(*args, **kwargs)
 
 
 def _widened(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def _narrowed(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.get_autocast_dtype("cpu")) if tensor.dtype == torch.float32 else tensor
+
+
+def _dropped(
+    func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Any:
+    """Dropout of CUDA, one operator that keeps a mask of bool; in place it is the same as a CPU's."""
+    if inplace or not training or not 0 < p < 1 or not input.numel():
+        inplace_too = {"inplace": inplace} if func is _F.dropout else {}
+        return func(input, p, training, **inplace_too)
+    return torch.ops.aten.native_dropout(input, p, True)[0]
 
 
 def _normed(
@@ -106,6 +133,9 @@ def _(_gradient: Tensor, x: Tensor, _rstd: Tensor, weight: Tensor | None) -> tup
 
 def _save(ctx: Any, inputs: tuple[Tensor, Tensor | None], output: Any) -> None:
     x, weight = inputs
+    ctx.set_materialize_grads(
+        False
+    )  # Of the second result nobody asks a gradient: CUDA makes no zeros.
     ctx.save_for_backward(x, output[1], weight)
     ctx.has_weight = weight is not None
 

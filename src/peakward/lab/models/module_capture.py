@@ -25,6 +25,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from peakward.hardware.attention_backend import HOPPER, ComputeCapability
 from peakward.lab.models.cuda_functions import AS_ON_CUDA, AsOnCuda
 from peakward.lab.models.op_recorder import OpRecorder
 from peakward.lab.models.operator_work import is_uncounted, tensors
@@ -52,12 +53,13 @@ def capture_module(
     loss: Loss | None = None,
     autocast: torch.dtype | None = None,
     tokens: int | None = None,
+    compute_capability: ComputeCapability = HOPPER,
 ) -> ModuleCapture:
     """The operators and tensors of the module's second step; the first one makes the tensors that stay.
 
     Nothing is computed and only shapes are allocated, so a module of any size can be captured anywhere,
-    also on the meta device. The module is not changed. Operators are those that a CPU dispatches, and
-    torch's RMSNorm as CUDA has it.
+    also on the meta device. The module is not changed. Operators are those that torch dispatches on a
+    CPU; attention, dropout and RMSNorm are as on CUDA (`cuda_functions`).
 
     Args:
         args, kwargs: Example inputs; only shapes and types are used.
@@ -68,6 +70,7 @@ def capture_module(
         autocast: bfloat16 or float16: mixed precision around the forward pass, by CUDA's lists.
         tokens: The tokens of a step, for rates; without it the number of token ids, where the first
         input holds integers.
+        compute_capability: The GPU's; the kernel of attention depends on it.
 
     Raises:
         PeakwardError: The operators depend on values; there is no loss; the amount of some arithmetic
@@ -84,7 +87,7 @@ def capture_module(
         with (
             untouched(module),
             FakeTensorMode(allow_non_fake_inputs=True),
-            AsOnCuda(mixed=autocast is not None),
+            AsOnCuda(compute_capability),
             step.line,
         ):
             step.build()
@@ -224,7 +227,7 @@ class _Step:
             del output
             self.line.enter("backward")
             mark("backward")
-            loss.backward()
+            _backward(loss)
             self.line.claim("gradients", (each.grad for each in self._trained()))
         if self._optimizer is not None:
             self.line.enter("optimizer")
@@ -250,6 +253,20 @@ class _Step:
 
 def _stand_in(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+
+
+def _backward(loss: Tensor) -> None:
+    """As `loss.backward()`, which AsOnCuda would see as a function: a mode is off within what it sees, and
+    blocks that are recomputed there would be as on a CPU."""
+    torch.autograd.graph._engine_run_backward(
+        (loss,),
+        (torch.ones_like(loss),),
+        False,
+        False,
+        (),
+        allow_unreachable=True,
+        accumulate_grad=True,
+    )
 
 
 def _scalar(output: Any) -> Tensor:

@@ -19,12 +19,7 @@ def lifetimes_of(capture: ModuleCapture) -> Lifetimes:
 
 
 def module_memory(capture: ModuleCapture) -> MemoryPrediction:
-    """The most memory that the module's steps hold, with the context of an eager process on an H200.
-
-    The prediction for fp32 is too large by a copy of each fused attention's result, which a CPU, where
-    modules are captured, lays out as it finds the queries and CUDA row by row: 2% of the peak of `small` at
-    4 × 256.
-    """
+    """The most memory that the module's steps hold, with the context of an eager process on an H200."""
     found = replay(lifetimes_of(capture))
     return MemoryPrediction(
         case=capture.case,

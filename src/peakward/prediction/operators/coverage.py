@@ -2,9 +2,9 @@
 
 from typing import get_args
 
+from peakward.hardware.attention_backend import ComputeCapability
 from peakward.levers.catalogue import setting_obstacle, together_obstacle
 from peakward.levers.registry import at_work, axes_of
-from peakward.prediction.operators.attention_backend import ComputeCapability
 from peakward.records.case import ModelCase, ModulePass, Precision, Workload
 from peakward.records.device import spell
 from peakward.records.errors import PeakwardError

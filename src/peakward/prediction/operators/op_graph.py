@@ -16,9 +16,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
+from peakward.hardware.attention_backend import HOPPER, ComputeCapability
 from peakward.prediction.operators import block, loss_scaling, positions, readout, recomputation
 from peakward.prediction.operators.adamw import Implementation, adamw
-from peakward.prediction.operators.attention_backend import HOPPER, ComputeCapability
 from peakward.prediction.operators.compiled import block as compiled_block
 from peakward.prediction.operators.compiled import readout as compiled_readout
 from peakward.prediction.operators.compiled.coverage import expect_covered

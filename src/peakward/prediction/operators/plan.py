@@ -2,19 +2,19 @@
 
 from typing import Literal, NamedTuple, get_args
 
+from peakward.hardware.attention_backend import (
+    HOPPER,
+    Backend,
+    ComputeCapability,
+    Inputs,
+    first_backend,
+    named_backend,
+)
 from peakward.hardware.devices import CAPABILITIES
 from peakward.levers.axis import Work
 from peakward.levers.catalogue import work
 from peakward.levers.weights import QUANTISED, Quantised
 from peakward.prediction.inference.cache import held_positions
-from peakward.prediction.operators.attention_backend import (
-    HOPPER,
-    Backend,
-    ComputeCapability,
-    first_backend,
-    inputs,
-    named_backend,
-)
 from peakward.prediction.operators.coverage import expect_covered
 from peakward.prediction.operators.tape import BFLOAT, FLOAT, HALF, tensor
 from peakward.records.case import (
@@ -176,7 +176,24 @@ def _kernel(case: ModelCase, compute: str, compute_capability: ComputeCapability
         return "flash-for-cpu"
     if wanted in _OWN:
         return _OWN[wanted]
-    given = inputs(case, compute, compute_capability)
+    given = attention_inputs(case, compute, compute_capability)
     if wanted == "sdpa":
         return first_backend(given)
     return named_backend(_BACKENDS[wanted], given)
+
+
+def attention_inputs(case: ModelCase, dtype: str, compute_capability: ComputeCapability) -> Inputs:
+    """The inputs of a case's attention, which computes in `dtype`."""
+    shape, workload = case.model, case.workload
+    decodes = workload.pass_ == "decode"
+    reach = held_positions(shape, workload.seq_len)
+    windowed = reach < workload.seq_len and not decodes
+    return Inputs(
+        dtype=dtype,
+        head_dim=shape.head_dim,
+        masked=windowed or shape.positions == "alibi",
+        grouped=shape.n_heads != shape.n_kv_heads,
+        differentiated=workload.trains,
+        n_keys=reach if decodes else workload.seq_len,
+        compute_capability=compute_capability,
+    )

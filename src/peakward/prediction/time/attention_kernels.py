@@ -5,7 +5,7 @@ each other kernel, and each other head dimension, took nearly the same multiple 
 16,384 causal tokens: bf16, an H100, `2026-11-22-h100-kernel-speed-flash_attention` and `…-backward`.
 """
 
-from peakward.prediction.operators.attention_backend import ComputeCapability
+from peakward.hardware.attention_backend import ComputeCapability
 from peakward.records.calibration import AttentionPass
 
 TIMES: dict[str, dict[AttentionPass, dict[int, float]]] = {

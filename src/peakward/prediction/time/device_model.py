@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from peakward.prediction.operators.attention_backend import ComputeCapability
+from peakward.hardware.attention_backend import ComputeCapability
 from peakward.prediction.time import attention, products
 from peakward.prediction.time.attention import AttentionModel
 from peakward.prediction.time.products import KERNELS, ProductModel

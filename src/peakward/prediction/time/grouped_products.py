@@ -10,7 +10,7 @@ grouped product was measured.
 import math
 from typing import NamedTuple
 
-from peakward.prediction.operators.attention_backend import ComputeCapability
+from peakward.hardware.attention_backend import ComputeCapability
 from peakward.prediction.time.products import ProductModel, Tile
 from peakward.records.op_graph import Operator
 

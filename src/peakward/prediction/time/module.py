@@ -11,9 +11,6 @@ from peakward.records.prediction import StepTime
 def module_time(capture: ModuleCapture, on: DeviceModel) -> StepTime:
     """Predict the median time of the module's step, steps following one another.
 
-    Its operators are those of a CPU: what only CUDA fuses, as attention with dropout, is predicted as
-    the several passes that a CPU makes.
-
     Raises:
         PeakwardError: a compute type whose rate on this device nobody knows.
     """

@@ -167,9 +167,7 @@ def _attended(
 
 
 def _torchs_kernel(name: str) -> str:
-    """Its name in `attention_kernels`. What a CPU dispatched, as of a captured module, a GPU chooses anew."""
-    if "_for_cpu" in name:
-        return "cudnn"
+    """Its name in `attention_kernels`."""
     return name.removeprefix("aten._scaled_dot_product_").split("_")[0]
 
 

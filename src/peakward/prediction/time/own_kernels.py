@@ -5,9 +5,9 @@ others a step's interval is as much wider as their share of it says (`errors_see
 them.
 """
 
+from peakward.hardware.attention_backend import ComputeCapability
 from peakward.levers import weights
 from peakward.levers.registry import AXES
-from peakward.prediction.operators.attention_backend import ComputeCapability
 from peakward.prediction.operators.linear_loss import PRODUCTS
 from peakward.prediction.operators.tape import FLOAT
 from peakward.prediction.time.attention_kernels import relative_time

@@ -2,7 +2,7 @@
 
 import pytest
 
-from peakward.prediction.operators.plan import plan
+from peakward.prediction.operators.plan import attention_inputs, plan
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.model_shape import ModelShape
 
@@ -59,3 +59,26 @@ def test_only_fp16_scales_its_loss():
         if plan(case(configuration={"precision": each}, device="cuda")).loss_scaled
     ]
     assert scaled == ["fp16-mixed"]
+
+
+def asked(pass_="train_step", **shape):
+    heads = {"n_kv_heads": 4, "head_dim": 8}
+    wanted = case({**heads, **shape}, {"attention": "sdpa"}, {"pass_": pass_}, device="cuda")
+    return attention_inputs(wanted, "bfloat16", (8, 0))
+
+
+def test_attention_s_inputs_are_those_of_the_case():
+    plain = asked()
+    assert (plain.head_dim, plain.n_keys, plain.dtype) == (8, 12, "bfloat16")
+    assert not (plain.masked or plain.grouped)
+    assert plain.differentiated
+    assert asked("prefill") == asked("forward")
+    one_query = asked("decode", window=5)
+    assert (one_query.n_keys, one_query.masked, one_query.differentiated) == (5, False, False)
+    assert asked(n_kv_heads=2).grouped
+    assert not asked("forward").differentiated
+
+
+def test_a_window_masks_only_where_it_is_shorter_than_the_sequence():
+    assert [asked(window=each).masked for each in (11, 12, None)] == [True, False, False]
+    assert asked(positions="alibi").masked

@@ -134,19 +134,6 @@ def test_on_hopper_kernels_and_head_dims_differ(kernel, head_dim, beside):
     assert found.device_s == pytest.approx(beside / 2 * 1e-3 + LAUNCH_S)
 
 
-def test_what_a_cpu_dispatched_is_what_a_gpu_would_choose():
-    q = tensor(4, 12, 128, 128, dtype="bfloat16")
-    here, there = (
-        cost(
-            operator(f"_scaled_dot_product_{name}", [q, q, q], [q], flops=10**9),
-            of_case(CASE),
-            device(),
-        )
-        for name in ("flash_attention_for_cpu", "cudnn_attention")
-    )
-    assert here.device_s == there.device_s
-
-
 X = tensor(4, 128, 2500)
 """1.28 million elements of four bytes: 5.12 MB, 5.12 µs."""
 X_S = 5.12 * US

@@ -9,16 +9,17 @@ after 2.11 trains on cuDNN no more, and every other compute capability. cuDNN is
 flash is.
 """
 
-from typing import Literal, NamedTuple
+from collections.abc import Collection
+from typing import Literal, NamedTuple, get_args
 
-from peakward.prediction.inference.cache import held_positions
-from peakward.prediction.operators.tape import FLOAT
-from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
 
 Backend = Literal["cudnn", "flash", "efficient", "math"]
 ComputeCapability = tuple[int, int]
 HOPPER: ComputeCapability = (9, 0)
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+_FLOAT = "float32"
+_SIXTEEN_BIT = ("bfloat16", "float16")
 
 
 class Inputs(NamedTuple):
@@ -27,7 +28,7 @@ class Inputs(NamedTuple):
     dtype: str
     head_dim: int
     masked: bool
-    """By more than causality: a window, or ALiBi's bias."""
+    """By more than the causality of as many queries as keys: a window, ALiBi's bias, padding."""
     grouped: bool
     """Several query heads share one of keys and values."""
     differentiated: bool
@@ -35,33 +36,30 @@ class Inputs(NamedTuple):
     compute_capability: ComputeCapability
 
 
-def inputs(case: ModelCase, dtype: str, compute_capability: ComputeCapability) -> Inputs:
-    """The inputs of the attention of a case that computes in `dtype`."""
-    shape, workload = case.model, case.workload
-    decodes = workload.pass_ == "decode"
-    reach = held_positions(shape, workload.seq_len)
-    windowed = reach < workload.seq_len and not decodes
-    return Inputs(
-        dtype=dtype,
-        head_dim=shape.head_dim,
-        masked=windowed or shape.positions == "alibi",
-        grouped=shape.n_heads != shape.n_kv_heads,
-        differentiated=workload.trains,
-        n_keys=reach if decodes else workload.seq_len,
-        compute_capability=compute_capability,
-    )
+def first_backend(given: Inputs, among: Collection[Backend] = BACKENDS) -> Backend:
+    """The backend that `sdpa` runs.
 
+    Args:
+        among: Those that torch may take: `torch.nn.attention.sdpa_kernel` leaves some out.
 
-def first_backend(given: Inputs) -> Backend:
-    """The backend that `sdpa` runs."""
-    order: tuple[Backend, ...] = ("flash", "efficient")
+    Raises:
+        PeakwardError: none of them takes the inputs; torch says "No available kernel".
+    """
+    order: tuple[Backend, ...] = ("flash", "efficient", "math")
     if given.compute_capability[0] in (9, 10):
         order = ("cudnn", *order)
-    return next((each for each in order if _obstacle(each, given) is None), "math")
+    found = next((x for x in order if x in among and _obstacle(x, given) is None), None)
+    if found is None:
+        raise PeakwardError(
+            f"expected inputs that one of torch's kernels of attention takes, got none among "
+            f"{', '.join(among)}: let torch take math, which takes all inputs"
+        )
+    return found
 
 
 def named_backend(backend: Backend, given: Inputs) -> Backend:
     """Checks that this backend takes the inputs, and returns it.
+
     Raises:
         PeakwardError: it does not take the inputs; torch says "No available kernel".
     """
@@ -83,8 +81,8 @@ def _obstacle(backend: Backend, given: Inputs) -> str | None:
 
 def _cudnn(given: Inputs) -> str | None:
     widest = 256 if given.compute_capability == HOPPER else 128
-    if given.dtype == FLOAT:
-        return "float32, not a type of 16 bits"
+    if given.dtype not in _SIXTEEN_BIT:
+        return f"{given.dtype}, not a type of 16 bits"
     if given.head_dim % 8:
         return f"head_dim {given.head_dim}, not a multiple of 8"
     if given.n_keys == 1:
@@ -94,8 +92,8 @@ def _cudnn(given: Inputs) -> str | None:
 
 def _flash(given: Inputs) -> str | None:
     small = (8, 6) <= given.compute_capability <= (8, 9) or given.compute_capability[0] == 12
-    if given.dtype == FLOAT:
-        return "float32, not a type of 16 bits"
+    if given.dtype not in _SIXTEEN_BIT:
+        return f"{given.dtype}, not a type of 16 bits"
     if given.masked:
         return "a window or ALiBi's bias, not a causal mask"
     if given.differentiated and small and 192 < given.head_dim <= 224:
@@ -104,7 +102,9 @@ def _flash(given: Inputs) -> str | None:
 
 
 def _efficient(given: Inputs) -> str | None:
-    multiple = 4 if given.dtype == FLOAT else 8
+    multiple = 4 if given.dtype == _FLOAT else 8
+    if given.dtype not in (_FLOAT, *_SIXTEEN_BIT):
+        return f"{given.dtype}, a type that it has no kernel for"
     if given.grouped:
         return "heads that share keys and values"
     if given.head_dim % multiple:

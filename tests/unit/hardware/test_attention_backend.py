@@ -1,18 +1,14 @@
 """Which kernel is chosen: what the captures hold is in `test_against_h200`, here torch's rules."""
 
-import msgspec
 import pytest
 
-from peakward.prediction.operators.attention_backend import (
+from peakward.hardware.attention_backend import (
     HOPPER,
     Inputs,
     first_backend,
-    inputs,
     named_backend,
 )
-from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
-from peakward.records.model_shape import ModelShape
 
 PLAIN = Inputs(
     dtype="bfloat16",
@@ -81,43 +77,16 @@ def test_math_serves_anything(changes):
     assert named_backend("math", PLAIN._replace(**changes)) == "math"
 
 
-SHAPE = ModelShape(
-    name="one",
-    vocab_size=50,
-    n_layers=2,
-    d_model=16,
-    d_ff=24,
-    n_heads=4,
-    n_kv_heads=4,
-    head_dim=8,
-    max_seq_len=64,
-)
-
-
-def asked(pass_="train_step", **changes):
-    case = ModelCase(
-        model=msgspec.structs.replace(SHAPE, **changes),
-        workload=Workload(batch_size=2, seq_len=12, pass_=pass_),
-        configuration=Configuration(attention="sdpa"),
-        device="cuda",
-    )
-    return inputs(case, "bfloat16", AMPERE)
-
-
-def test_inputs_are_those_of_the_case():
-    assert asked() == PLAIN._replace(head_dim=8, n_keys=12, compute_capability=AMPERE)
-    assert asked("prefill") == asked("forward")
-    one_query = asked("decode", window=5)
-    assert (one_query.n_keys, one_query.masked, one_query.differentiated) == (5, False, False)
-    assert asked(n_kv_heads=2).grouped
-    assert not asked("forward").differentiated
-
-
 def test_cudnn_takes_one_query_but_not_one_key():
     assert first_backend(PLAIN._replace(n_keys=2, differentiated=False)) == "cudnn"
     assert first_backend(PLAIN._replace(n_keys=1, differentiated=False)) == "flash"
 
 
-def test_a_window_masks_only_where_it_is_shorter_than_the_sequence():
-    assert [asked(window=each).masked for each in (11, 12, None)] == [True, False, False]
-    assert asked(positions="alibi").masked
+def test_torch_may_be_left_fewer():
+    assert first_backend(PLAIN, ("math", "flash")) == "flash"
+    with pytest.raises(PeakwardError, match="got none among flash, cudnn: let torch take math"):
+        first_backend(PLAIN._replace(dtype="float32"), ("flash", "cudnn"))
+
+
+def test_types_of_64_bits_are_written_out():
+    assert first_backend(PLAIN._replace(dtype="float64")) == "math"
