@@ -31,8 +31,8 @@ def test_a_lever_around_the_call_holds(name, make_step):
     settings = torch.get_float32_matmul_precision(), torch.backends.cuda.math_sdp_enabled()
     case = live_case(given, name="step", tokens_per_step=32)
     candidate = pull(lever(name), case)
-    with StepWorkers(given, case) as workers:
-        assert workers.check_step().n == 2
+    with StepWorkers(given) as workers:
+        assert workers.check_step().attention.n == 2
         turns = workers.turns((case, candidate), QUICK)
         verdict = workers.numerics(case, candidate, numerics_class(lever(name), candidate))
     assert (turns.status, turns.reason) == ("ok", None)
@@ -47,7 +47,7 @@ def test_a_lever_around_the_call_holds(name, make_step):
 def test_tf32_is_seen_in_the_numbers(make_step):
     given = make_step(device="cuda")
     case = live_case(given, name="step", tokens_per_step=None)
-    with StepWorkers(given, case) as workers:
+    with StepWorkers(given) as workers:
         verdict = workers.numerics(case, pull(lever("tf32"), case), "approximate")
     assert max(each.candidate_error for each in verdict.errors) > 2.0**-20
 
@@ -55,7 +55,7 @@ def test_tf32_is_seen_in_the_numbers(make_step):
 def test_a_kernel_that_refuses_is_a_status(make_step):
     given = make_step(device="cuda")
     case = live_case(given, name="step", tokens_per_step=None)
-    with StepWorkers(given, case) as workers:
+    with StepWorkers(given) as workers:
         turns = workers.turns((case, pull(lever("sdpa-flash"), case)), QUICK)
     assert (turns.status, turns.failed) == ("crashed", 1)
 

@@ -45,9 +45,6 @@ MODULE_COMMAND = (
     "peakward run --model py:package.module:factory"
 )
 STEP_COMMAND = "# from Python: pw.investigate of the live step {name}"
-NO_ATTENTION = (
-    "is of torch's scaled_dot_product_attention, which the step never calls: call it there"
-)
 
 
 def run(
@@ -134,16 +131,17 @@ def investigate(
 ) -> Study:
     """Find what holds back a training step given as a function, and what makes it faster; in this process.
 
-    What can be set around a call is tried: tf32, and the kernels of torch's attention. Everything else is
-    named with what to change. Parameters, optimiser, random states, the loader's generators and torch's
-    settings are as before afterwards; what else the step touches is not put back.
+    What can be set around a call is tried, tf32 and the kernels of torch's attention, and what the model and
+    the optimizer can be given in place. Everything else is named with what to change. Parameters, optimiser,
+    random states, the loader's generators and torch's settings are as before afterwards; what else the step
+    touches is not put back.
 
     Args:
         step: runs one whole step, again and again; called with the loader's next batch where there is one.
         name: for the report; the function's without.
-        model: what the step trains. Without it what is trained stays trained, and no lever's numbers can
-            be verified, so that none is kept.
-        optimizer: what the step steps.
+        model: what the step calls and trains. Without it what is trained stays trained, and no lever's
+            numbers can be verified, so that none is kept.
+        optimizer: what the step steps; its flags are tried too.
         loader: a DataLoader, or another iterable that can be begun again; the wait for it is in the step
             and timed apart.
         tokens_per_step: for rates.
@@ -173,17 +171,14 @@ def investigate(
     given = Given(step=step, model=model, optimizer=optimizer, loader=loader)
     expect_step(given)
     called = name or str(getattr(step, "__qualname__", type(step).__name__))
-    case = live_case(given, name=called, tokens_per_step=tokens_per_step)
-    here = this_machine(case.device)
-    allowed_s = seconds_of(budget_s, case.device)
-    workers = StepWorkers(given, case)
-    attends = workers.check_step().n > 0
+    workers = StepWorkers(given)
+    here = this_machine(workers.device)
+    allowed_s = seconds_of(budget_s, workers.device)
+    seen = workers.check_step()
+    case = live_case(given, name=called, tokens_per_step=tokens_per_step, seen=seen)
 
     def obstacle(lever: Lever, base: LeverCase) -> str | None:
-        named = dict(lever.sets).get("attention")
-        if lever in AROUND_A_CALL and named is not None and not attends:
-            return NO_ATTENTION
-        return lever_obstacle(lever, base, here)
+        return seen.obstacle(lever, case) or lever_obstacle(lever, base, here)
 
     asked = Investigation(
         case=case,

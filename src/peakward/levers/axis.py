@@ -17,6 +17,7 @@ from peakward.records.case import (
     Configuration,
     ConfiguredCase,
     DeviceType,
+    Handle,
     ModuleCase,
     Pass,
 )
@@ -52,6 +53,8 @@ class CodeHint(msgspec.Struct, frozen=True, kw_only=True):
     """For a module that transformers does not build; its own are built with either setting."""
     step: str | None = None
     """For a training step that is given as a function; where it is None the other two hold."""
+    handle: Handle | None = None
+    """What a live step must be given with for the setting to be applied to it after all."""
 
     @property
     def for_step(self) -> str | None:

@@ -237,14 +237,17 @@ def _outside(case: LeverCase) -> str | None:
 
 
 def step_obstacle(case: StepCase) -> str | None:
-    """Why a setting cannot be applied around the call of a live step, or None."""
+    """Why a setting that the step was not written with can be applied neither around its call nor through
+    what was given with it, or None."""
     for axis in axes_of(case.configuration):
         value = axis.value(case.configuration)
         hint = axis.hints.get(value)
+        if hint is not None and hint.handle in case.handles:
+            continue
         why = None if hint is None else hint.for_step
         if why is None and not axis.is_field and axis.around is None:
             why = "is no setting around a call: apply it in the step's own code"
-        if value != axis.as_written() and why is not None:
+        if value != axis.value(case.written) and why is not None:
             return f"{spoken(axis.name, value)} {why}"
     return None
 

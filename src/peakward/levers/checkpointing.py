@@ -38,7 +38,9 @@ AXIS = Axis(
     obstacle=_obstacle,
     hints={
         "every-block": CodeHint(
-            step="is called by the model: call torch.utils.checkpoint around each block in its forward pass"
+            step="is called by the model: give it as model=, or call torch.utils.checkpoint around each "
+            "block in its forward pass",
+            handle="model",
         ),
         "sqrt": CodeHint(
             module="takes the loop over the blocks: use every-block, or checkpoint runs in it"

@@ -28,8 +28,9 @@ AXIS = Axis(
     others={"reduce-overhead": _ON_CUDA, "max-autotune": _ON_CUDA},
     hints={
         "default": CodeHint(
-            step="outlasts the call: call .compile() on each repeated block of the model before the loop, "
-            "in a fresh process"
+            step="outlasts the call: give the model as model=, or call .compile() on each of its repeated "
+            "blocks before the loop, in a fresh process",
+            handle="model",
         ),
     },
     unseen=not_seen("a capture sees operators as the module's code calls them, not what fuses"),

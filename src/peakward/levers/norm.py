@@ -89,8 +89,9 @@ AXIS = Axis(
     to_module=_to_module,
     hints={
         "fused": CodeHint(
-            step="outlasts the call: call peakward.kernels.fuse_norms(model) before the loop, in a fresh "
-            "process"
+            step="outlasts the call: give the model as model=, or call peakward.kernels.fuse_norms(model) "
+            "before the loop, in a fresh process",
+            handle="model",
         ),
     },
     code={

@@ -142,7 +142,9 @@ AXIS = Axis(
     to_optimizer=_to_optimizer,
     hints={
         "adamw-fused": CodeHint(
-            step="is the optimizer's: make it with fused=True, its state built anew"
+            step="is the optimizer's: give it as optimizer=, or make it with fused=True, its state built "
+            "anew",
+            handle="optimizer",
         ),
         "adamw-triton": CodeHint(
             step="is another optimizer: make peakward.kernels.TritonAdamW in its place, its state built anew"

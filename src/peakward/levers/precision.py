@@ -92,16 +92,18 @@ AXIS = Axis(
     obstacle=_obstacle,
     hints={
         "bf16-mixed": CodeHint(
-            step="is of the forward pass: call it and the loss in torch.autocast(device, torch.bfloat16) "
-            "in the step"
+            step="is of the forward pass: give the model as model=, or call it and the loss in "
+            "torch.autocast(device, torch.bfloat16) in the step",
+            handle="model",
         ),
         "fp16-mixed": CodeHint(
             step="is of the forward pass: call it and the loss in torch.autocast(device, torch.float16), "
             "and step through a torch.amp.GradScaler"
         ),
         "bf16": CodeHint(
-            step="is of the parameters: build the model and its optimizer after "
-            "model.to(torch.bfloat16), in a fresh process"
+            step="is of the parameters: give the model as model=, or build it and its optimizer after "
+            "model.to(torch.bfloat16), in a fresh process",
+            handle="model",
         ),
         "fp8": CodeHint(module=IN_FP8),
     },

@@ -270,6 +270,9 @@ class MicroCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     seed: int = 0
 
 
+Handle = Literal["model", "optimizer", "loader"]
+
+
 class StepCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="step"):
     """A step given as a live function. It cannot be rebuilt elsewhere from this description."""
 
@@ -279,8 +282,11 @@ class StepCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     investigated step has a unique one, because the values that a function holds cannot be compared."""
     device: DeviceType
     tokens_per_step: float | None = None
+    handles: tuple[Handle, ...] = ()
+    """What was given beside the function, by which levers reach into the step."""
+    written: Configuration = AS_WRITTEN
+    """The step as the user wrote it, as far as it was seen."""
     configuration: Configuration = AS_WRITTEN
-    """The precision (fp32 or tf32) and attention set around the call. Nothing is known of the other axes."""
 
     @property
     def memory_limit_bytes(self) -> None:
@@ -341,6 +347,12 @@ def case_key(case: Case) -> str:
             for name, value in content["configuration"].items()
             if name in SPELLED_OUT[type(normal)] or value != defaults[name]
         }
-    if isinstance(normal, StepCase) and normal.configuration == AS_WRITTEN:
-        del content["configuration"]
+    if isinstance(normal, StepCase):
+        for name, default in (
+            ("configuration", AS_WRITTEN),
+            ("written", AS_WRITTEN),
+            ("handles", ()),
+        ):
+            if getattr(normal, name) == default:
+                del content[name]
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]

@@ -11,8 +11,10 @@ from peakward.records.calibration import Calibration, MatmulRate
 
 
 @pytest.fixture
-def calibrated(at_user_modules):
-    """A database that knows this machine's ceilings, so that no worker is started for them."""
+def calibrated(at_user_modules, monkeypatch):
+    """A database that knows this machine's ceilings, so that no worker is started for them; and no compiler,
+    which would take a minute."""
+    monkeypatch.setattr(probe, "has_compiler", lambda: False)
     known = Calibration(
         environment=probe.environment("cpu"),
         started_at="2026-01-01T00:00:00+00:00",
@@ -27,7 +29,6 @@ def calibrated(at_user_modules):
 
 
 def test_a_step_is_measured_profiled_diagnosed_and_reported(make_step, calibrated, capsys):
-    """One without attention of torch's, so that no lever takes any time."""
     given = make_step(sdpa=False)
     before = {name: each.clone() for name, each in given.model.state_dict().items()}
     study = pw.investigate(
@@ -36,7 +37,7 @@ def test_a_step_is_measured_profiled_diagnosed_and_reported(make_step, calibrate
         model=given.model,
         optimizer=given.optimizer,
         tokens_per_step=32,
-        budget_s=300.0,
+        budget_s=8.0,
     )
     assert (study.name, study.measurements[0].status) == ("run", "ok")
     assert study.measurements[0].case.name == "my step"
@@ -44,10 +45,9 @@ def test_a_step_is_measured_profiled_diagnosed_and_reported(make_step, calibrate
     assert {group.phase for group in profile.profile.phases} >= {"forward", "backward", "optimizer"}
     assert study.diagnoses[0].case == study.measurements[0].case
     assert study.predictions == study.forecasts == ()
-    told = {each.lever: each.reason for each in study.trials}
-    assert {each.stage for each in study.trials} == {"refused"}
-    assert "model.to(torch.bfloat16), in a fresh process" in told["bf16"]
-    assert "call .compile()" in told["compile"]
+    told = {each.lever: each.reason for each in study.trials if each.stage == "refused"}
+    assert told["compile"] == "needs a C++ compiler on the PATH"
+    assert told.keys().isdisjoint({"bf16", "bf16-mixed", "fused-optimizer"})
     assert told["tf32"] == "needs cuda, got cpu"
     assert "which the step never calls" in told["sdpa-math"]
     assert "call torch.nn.functional.scaled_dot_product_attention instead" in told["sdpa"]
@@ -62,7 +62,7 @@ def test_a_step_is_measured_profiled_diagnosed_and_reported(make_step, calibrate
 
 def test_the_kernels_of_its_attention_are_tried(make_step, calibrated):
     given = make_step()
-    study = pw.investigate(given.step, model=given.model, optimizer=given.optimizer, budget_s=20.0)
+    study = pw.investigate(given.step, model=given.model, optimizer=given.optimizer, budget_s=8.0)
     tried = {each.lever for each in study.trials if each.stage != "refused"}
     not_done = " ".join(study.notes)
     assert all(each in tried or each in not_done for each in ("sdpa-math", "sdpa-flash"))

@@ -61,11 +61,28 @@ def test_what_needs_the_decoder(work, settings, line):
     assert case_obstacle(made, compute_capability=None, has_compiler=True).startswith(line)
 
 
-def test_around_a_live_step_torch_s_own_settings_are_set_and_no_other():
+THROUGH = {
+    "model": {"bf16-mixed", "bf16", "compile", "checkpointing", "fused-norm"},
+    "optimizer": {"fused-optimizer"},
+}
+
+
+@pytest.mark.parametrize("handles", [(), ("model",), ("optimizer",), ("model", "optimizer")])
+def test_a_live_step_takes_what_is_set_around_it_and_what_its_handles_reach(handles):
     """Every other lever says what to change."""
-    step = StepCase(name="step", fingerprint="0", device="cuda")
+    step = StepCase(name="step", fingerprint="0", device="cuda", handles=handles)
     assert step_obstacle(step) is None
     levers = dict.fromkeys((*LEVERS, *AROUND_A_CALL))
     reasons = {each: step_obstacle(pull(each, step)) for each in levers}
-    assert {each for each, reason in reasons.items() if reason is None} == set(AROUND_A_CALL)
+    around = {each.name for each in AROUND_A_CALL}
+    taken = around.union(*(THROUGH[each] for each in handles))
+    assert {each.name for each, reason in reasons.items() if reason is None} == taken
     assert all(": " in reason for reason in reasons.values() if reason is not None)
+
+
+def test_what_the_step_was_written_with_is_no_obstacle():
+    written = msgspec.structs.replace(AS_WRITTEN, precision="fp16-mixed", optimizer="adamw-triton")
+    step = StepCase(
+        name="step", fingerprint="0", device="cuda", written=written, configuration=written
+    )
+    assert step_obstacle(step) is None

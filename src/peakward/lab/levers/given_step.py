@@ -1,4 +1,5 @@
-"""A training step that the user gives as a function, as it is or with torch's settings around its call.
+"""A training step that the user gives as a function, as it is or under levers: around its call, and in what
+was given with it.
 
 What is wrong with it is told before anything is measured.
 """
@@ -16,14 +17,18 @@ from torch.utils._pytree import tree_leaves
 
 from peakward.lab.data.given_loader import GivenLoader, expect_repeatable
 from peakward.lab.levers import module_levers
+from peakward.lab.levers.in_place import Applied, Live
 from peakward.lab.levers.module_check import ShapesSeen
 from peakward.lab.levers.module_levers import SdpaCalls
 from peakward.lab.levers.ranges import Mark, unmarked
 from peakward.lab.models.given_module import expect_plain
 from peakward.lab.models.python_source import raise_as_bad_input
 from peakward.levers import catalogue
-from peakward.records.case import DeviceType, StepCase
+from peakward.levers.catalogue import AROUND_A_CALL
+from peakward.levers.registry import BY_NAME
+from peakward.records.case import DeviceType, Handle, Precision, StepCase
 from peakward.records.errors import PeakwardError
+from peakward.records.lever import Lever
 from peakward.records.measurement import LoaderWait
 
 
@@ -107,12 +112,30 @@ def gradients_seen(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 
 @contextmanager
-def given_step(case: StepCase, base: StepCase, given: Given) -> Iterator[GivenStep]:
-    """The step under what the case sets and the base does not; on leaving, torch's settings are as they
-    were."""
-    with catalogue.around(case.configuration, base.configuration):
+def given_step(case: StepCase, given: Given) -> Iterator[GivenStep]:
+    """The step under what the case sets and the step as written does not; on leaving, model, optimizer and
+    torch's settings are as they were, but for what was trained and digits that a type lacks."""
+    with _applied(case, given):
         feed = None if given.loader is None else GivenLoader(given.loader, case.device)
         yield GivenStep(given, feed)
+
+
+@contextmanager
+def _applied(case: StepCase, given: Given) -> Iterator[None]:
+    if given.model is None:
+        with catalogue.around(case.configuration, case.written):
+            yield
+        return
+    live = Live(
+        model=given.model,
+        optimizer=given.optimizer,
+        keeps_buffers=given.model.__module__.startswith("transformers."),
+    )
+    applied = Applied(live, case.configuration, case.written)
+    try:
+        yield
+    finally:
+        applied.undo()
 
 
 def expect_step(given: Given) -> None:
@@ -146,8 +169,73 @@ def expect_step(given: Given) -> None:
     _expect_eager(given)
 
 
-def check_step(given: Given, device_type: DeviceType) -> SdpaCalls:
-    """Call the step three times; what it calls of torch's attention.
+@dataclass(frozen=True, kw_only=True)
+class StepSeen:
+    """What calls of the step showed of it."""
+
+    attention: SdpaCalls
+    """Its calls of torch's attention."""
+    calls_model: bool = True
+    """Whether it calls the model that was given, where one was."""
+    autocast: torch.dtype | None = None
+    """The type that the step's own autocast casts to where it calls the model."""
+
+    @property
+    def precision(self) -> Precision | None:
+        """The precision that the step sets by itself; None without autocast."""
+        return {torch.bfloat16: "bf16-mixed", torch.float16: "fp16-mixed"}.get(self.autocast)  # type: ignore[arg-type, return-value]
+
+    def obstacle(self, lever: Lever, case: StepCase) -> str | None:
+        """Why the lever cannot be pulled on this step, though it could on others."""
+        if lever in AROUND_A_CALL and "attention" in dict(lever.sets) and not self.attention.n:
+            return NO_ATTENTION
+        own = case.written.precision
+        if "precision" in dict(lever.sets) and own not in ("fp32", "tf32"):
+            return f"is set by the step, which computes in {own}: change it in the step's own code"
+        if not self.calls_model and "model" in _handles(lever):
+            return NOT_CALLED
+        return None
+
+
+NO_ATTENTION = (
+    "is of torch's scaled_dot_product_attention, which the step never calls: call it there"
+)
+NOT_CALLED = (
+    "is of the model, and the step calls another than was given as model=: give the one it calls"
+)
+
+
+def _handles(lever: Lever) -> set[Handle | None]:
+    return {
+        hint.handle
+        for name, value in lever.sets
+        if (hint := BY_NAME[name].hints.get(value)) is not None
+    }
+
+
+@contextmanager
+def _calls_seen(model: nn.Module | None) -> Iterator[list[torch.dtype | None]]:
+    """While it lasts, one entry for each call of the model: the type of autocast there."""
+    seen: list[torch.dtype | None] = []
+    if model is None:
+        yield seen
+        return
+    first = next(model.parameters(), None)
+    kind = "cpu" if first is None else first.device.type
+
+    def called(*_: object) -> None:
+        on = torch.is_autocast_enabled(kind)
+        seen.append(torch.get_autocast_dtype(kind) if on else None)
+
+    hook = model.register_forward_pre_hook(called)
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+def check_step(given: Given, device_type: DeviceType) -> StepSeen:
+    """Call the step three times, and tell what it showed.
 
     Raises:
         PeakwardError: it raises, does other work at each call, or computes on another device; a model was
@@ -163,6 +251,7 @@ def check_step(given: Given, device_type: DeviceType) -> SdpaCalls:
         return GivenStep(replace(given, step=functools.partial(given.step, feed())), None)
 
     seen = []
+    calls: list[torch.dtype | None] = []
     attention = SdpaCalls()
     places: set[str] = set()
     try:
@@ -177,7 +266,7 @@ def check_step(given: Given, device_type: DeviceType) -> SdpaCalls:
             places |= shapes.device_types
         if given.model is not None:
             step = taken()
-            with gradients_seen(given.model) as gradients:
+            with gradients_seen(given.model) as gradients, _calls_seen(given.model) as calls:
                 step.step()
         if feed is not None:
             feed.rewind()
@@ -196,7 +285,11 @@ def check_step(given: Given, device_type: DeviceType) -> SdpaCalls:
             "expected a step that leaves gradients of the model, or returns its loss or its output, got "
             "neither: return the loss, or leave the model out, without which levers are not verified"
         )
-    return attention
+    return StepSeen(
+        attention=attention,
+        calls_model=given.model is None or bool(calls),
+        autocast=next(iter(calls), None),
+    )
 
 
 def _expect_place(places: set[str], device_type: DeviceType) -> None:

@@ -17,7 +17,7 @@ from peakward.lab.levers import module_levers, precision
 from peakward.lab.levers.module_levers import Call
 from peakward.levers import catalogue
 from peakward.levers.axis import Undo
-from peakward.records.case import AS_WRITTEN, Configuration, DeviceType
+from peakward.records.case import AS_WRITTEN, Configuration, DeviceType, Precision
 from peakward.records.errors import PeakwardError
 
 
@@ -72,24 +72,29 @@ class Applied:
 def _changes(live: Live, configuration: Configuration, base: Configuration) -> Iterator[Undo]:
     """Makes one change after another, the innermost first, and gives the undo of each."""
     model = live.model
-    _expect_in_place(configuration)
+    _expect_in_place(configuration, base)
     settings = ExitStack()
     settings.enter_context(catalogue.around(configuration, base))
     yield settings.close
     yield from catalogue.apply_to_module(model, configuration)
-    if configuration.precision == "bf16":
-        yield _cast_parameters(live, torch.bfloat16)
-    dtype = precision.AUTOCAST.get(configuration.precision)
-    if dtype is not None:
-        yield module_levers.wrap_forward([model], _in_autocast(live.device, dtype))
+    if configuration.precision != base.precision:
+        yield from _in_precision(live, configuration.precision)
     yield module_levers.recompute(model, configuration.checkpointing)
     yield module_levers.compile_in_place(model, configuration.compile, configuration.compile_scope)
     if live.optimizer is not None:
         yield from catalogue.apply_to_optimizer(live.optimizer, configuration, base)
 
 
-def _expect_in_place(configuration: Configuration) -> None:
-    if configuration.precision == "fp16-mixed":
+def _in_precision(live: Live, kind: Precision) -> Iterator[Undo]:
+    if kind == "bf16":
+        yield _cast_parameters(live, torch.bfloat16)
+    dtype = precision.AUTOCAST.get(kind)
+    if dtype is not None:
+        yield module_levers.wrap_forward([live.model], _in_autocast(live.device, dtype))
+
+
+def _expect_in_place(configuration: Configuration, base: Configuration) -> None:
+    if configuration.precision == "fp16-mixed" != base.precision:
         raise PeakwardError(
             "expected a precision that a model can have by itself, got fp16-mixed, which scales the loss: "
             "call torch.amp.GradScaler in the step, or take bf16-mixed"

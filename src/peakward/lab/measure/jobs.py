@@ -217,11 +217,9 @@ def report(bench: Bench, stage: Stage, total: int | None, turn: int | None = Non
 
 def _compiles(case: Case) -> bool:
     match case:
-        case ModelCase() | ModuleCase():
+        case ModelCase() | ModuleCase() | StepCase():
             return case.configuration.compile != "none"
         case OperatorCase():
             return case.compile != "none"
         case MicroCase():
             return case.piece == COMPILED
-        case StepCase():
-            return False

@@ -7,43 +7,82 @@ import hashlib
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import torch
+from torch import nn
 
 from peakward.lab.data.given_loader import kept_loader
-from peakward.lab.levers.given_step import Given, GivenStep, check_step, given_step
-from peakward.lab.levers.module_levers import SdpaCalls
-from peakward.lab.measure import memory
+from peakward.lab.levers.given_step import Given, GivenStep, StepSeen, check_step, given_step
 from peakward.lab.measure.in_process import SHARED, UNKNOWN, fingerprint, place_of, type_of
 from peakward.lab.measure.messages import NumericsRequest
 from peakward.lab.measure.snapshot import restored
-from peakward.lab.measure.this_process import PROFILED, LiveSite, ThisProcess
+from peakward.lab.measure.this_process import PROFILED, ThisProcess
 from peakward.lab.numerics.of_step import judge_step
-from peakward.records.case import AS_WRITTEN, Case, DeviceType, ModuleCase, StepCase
+from peakward.records.case import (
+    AS_WRITTEN,
+    Case,
+    DeviceType,
+    Handle,
+    ModuleCase,
+    Optimizer,
+    Precision,
+    StepCase,
+)
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import NumericsVerdict
 from peakward.records.op_graph import ModuleCapture
 
 
-def live_case(given: Given, *, name: str, tokens_per_step: float | None) -> StepCase:
+def live_case(
+    given: Given, *, name: str, tokens_per_step: float | None, seen: StepSeen | None = None
+) -> StepCase:
     """The case that stands for the step. It differs from every other case: the tensors that the
     function holds, such as its data, are not known, so no stored result may pass for its own.
+
+    Args:
+        seen: what calls of the step showed.
 
     Raises:
         PeakwardError: The step runs on neither cpu nor cuda, or as `matmul_precision`.
     """
     device = type_of(_place(given))
-    tf32 = device == "cuda" and matmul_precision() != "highest"
+    own = None if seen is None else seen.precision
+    written = msgspec.structs.replace(
+        AS_WRITTEN,
+        precision=own or _stored_in(given.model) or _of_matmuls(device),
+        optimizer=_implementation(given.optimizer),
+    )
+    handles = {"model": given.model, "optimizer": given.optimizer, "loader": given.loader}
     code = f"{fingerprint(given.step, given.model)} {uuid.uuid4()}"
     return StepCase(
         name=name,
         fingerprint=hashlib.sha256(code.encode()).hexdigest()[:16],
         device=device,
         tokens_per_step=tokens_per_step,
-        configuration=msgspec.structs.replace(AS_WRITTEN, precision="tf32" if tf32 else "fp32"),
+        handles=tuple(name for name in get_args(Handle) if handles[name] is not None),
+        written=written,
+        configuration=written,
     )
+
+
+def _of_matmuls(device: DeviceType) -> Precision:
+    return "tf32" if device == "cuda" and matmul_precision() != "highest" else "fp32"
+
+
+def _stored_in(model: nn.Module | None) -> Precision | None:
+    kinds = {each.dtype for each in model.parameters()} if model is not None else set()
+    return "bf16" if kinds == {torch.bfloat16} else None
+
+
+def _implementation(optimizer: torch.optim.Optimizer | None) -> Optimizer:
+    """The implementation that every group asks for; torch's choice counts as the baseline's."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    if groups and all(each.get("fused") for each in groups):
+        return "adamw-fused"
+    looped = groups and all(each.get("foreach") is False for each in groups)
+    return "adamw-loop" if looped else "adamw-foreach"
 
 
 def _place(given: Given) -> torch.device:
@@ -53,24 +92,17 @@ def _place(given: Given) -> torch.device:
     return place_of(None, given.model)
 
 
-class StepSite(LiveSite):
-    """This process; code that the user compiled beside the step stays compiled."""
-
-    def leave(self, device_type: DeviceType) -> bool:
-        memory.release(device_type)
-        return True
-
-
 class StepWorkers(ThisProcess):
-    """Answers each request from the state that the step was given in.
+    """Answers each request from the state that the step was given in."""
 
-    Args:
-        base: The step as it is.
-    """
+    def __init__(self, given: Given) -> None:
+        super().__init__(_place(given))
+        self._given = given
 
-    def __init__(self, given: Given, base: StepCase) -> None:
-        super().__init__(_place(given), StepSite)
-        self._given, self._base = given, base
+    @property
+    def device(self) -> DeviceType:
+        """The kind of device that the step runs on."""
+        return type_of(self._place)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -78,15 +110,15 @@ class StepWorkers(ThisProcess):
         held = (SHARED,) if self._given.model is not None else (SHARED, UNKNOWN)
         return (*held, PROFILED) if self._profiled else held
 
-    def check_step(self) -> SdpaCalls:
-        """The step's calls of torch's attention, after checking that the step can be measured.
+    def check_step(self) -> StepSeen:
+        """What calls of the step showed, after checking that it can be measured.
 
         Raises:
             PeakwardError: see `given_step.check_step`.
         """
         current = torch.cuda.device(self._place) if self._place.type == "cuda" else nullcontext()
         with current, self._kept():
-            return check_step(self._given, self._base.device)
+            return check_step(self._given, self.device)
 
     def _expect_buildable(self, _case: Case) -> None:
         """Accepts every case: the step exists in this process."""
@@ -99,15 +131,13 @@ class StepWorkers(ThisProcess):
 
     def _prepare(self, case: Case) -> AbstractContextManager[GivenStep]:
         assert isinstance(case, StepCase)
-        return given_step(case, self._base, self._given)
+        return given_step(case, self._given)
 
     def _judged(self, request: NumericsRequest) -> NumericsVerdict:
         base, candidate = request.base, request.candidate
         assert isinstance(base, StepCase)
         assert isinstance(candidate, StepCase)
-        return judge_step(
-            self._given, self._base, base, candidate, declared=request.declared, kept=self._kept
-        )
+        return judge_step(self._given, base, candidate, declared=request.declared, kept=self._kept)
 
     def _captured(self, case: ModuleCase) -> ModuleCapture:
         raise PeakwardError(f"expected the live step, got the module {case.source}")

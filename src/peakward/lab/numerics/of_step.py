@@ -6,13 +6,17 @@ because a step that does not repeat itself proves nothing.
 """
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
+import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from peakward.lab.data.given_loader import GivenLoader
 from peakward.lab.levers.given_step import Given, GivenStep, given_step, gradients_seen
@@ -29,27 +33,33 @@ ROUNDOFF = {
     torch.float16: UNIT_ROUNDOFF["fp16-mixed"],
     torch.bfloat16: UNIT_ROUNDOFF["bf16"],
 }
+N_DRAWS = 8
+"""Steps with dropout whose losses are compared."""
+MOST_T = 5.41
+"""Student's t that is exceeded once in a thousand times where nothing differs, with `N_DRAWS` − 1 degrees of
+freedom."""
+AGAINST_ITSELF = "against the same step without the lever, for want of an fp64 oracle"
 
 
 def judge_step(
-    given: Given,
-    plain: StepCase,
-    base: StepCase,
-    candidate: StepCase,
-    *,
-    declared: NumericsClass,
-    kept: Kept,
+    given: Given, base: StepCase, candidate: StepCase, *, declared: NumericsClass, kept: Kept
 ) -> NumericsVerdict:
-    """Compares the step's return value and the gradients that it leaves; inside `kept` nothing changes.
-    `plain` is the step as it was given.
+    """Compares the step's return value and the gradients that it leaves; for an optimizer's lever also the
+    parameters after it. Inside `kept` nothing changes.
 
-    Differences are ‖x − base‖ / ‖base‖. An approximate lever's bound is that of `judge`, u·√(16·layers
-    + 2), where u is the unit roundoff of its operands.
+    Differences are ‖x − base‖ / ‖base‖. Bounds by class:
 
-    For a reordered lever, u is that of the type in which attention computes. The base errs by up to
-    that bound and the candidate by twice as much: together three times the bound. Where operands are
-    not rounded to fewer digits than sums have, each rounding is that of a sum over head_dim or keys,
-    whose error grows as the root of their number.
+    - exact: none, bit for bit, under torch's deterministic algorithms.
+    - approximate: that of `judge`, u·√(16·layers + 2), where u is the unit roundoff of the operands.
+    - reordered: u is that of the operands, or of attention's where it is larger. The base errs by up to
+      that bound and the candidate by twice as much: together three times the bound. Where operands are
+      not rounded to fewer digits than sums have, each rounding is that of a sum, over the width of a
+      parameter, over keys or over tokens, whose error grows as the root of their number.
+    - An optimizer's lever leaves loss and gradients as they are, but for twice what two calls of the base
+      differ by. Parameters may differ by four roundings of their type, or that.
+
+    A step that draws random numbers, which a lever may draw otherwise, is compared in eval mode. With
+    dropout, losses of several steps from one state must then agree by a paired t-test.
     """
     told = partial(NumericsVerdict, declared=declared)
     if given.model is None:
@@ -57,60 +67,233 @@ def judge_step(
             verdict="not computed",
             reason="no model was given to compare gradients of: give it as model=",
         )
-    blocks = repeated_blocks(given.model)
-    if blocks is None:
+    arms = _Arms(_on_one_batch(given, base), base, candidate, declared, kept)
+    if declared != "exact" and not arms.only_updates and arms.n_layers is None:
         return told(
             verdict="not computed",
             reason="the model repeats no blocks in a ModuleList, whose number the bound on rounding is "
             "reckoned from",
         )
-    fed = _on_one_batch(given, base)
-    with SdpaCalls() as seen:
-        expected = _outputs(fed, base, plain, kept)
-    if declared == "reordered" and seen.drops:
+    found = arms.compared()
+    if found.verdict == "holds" or not found.draws:
+        return found.told(declared)
+    with _in_eval(given.model):
+        still = arms.compared()
+    if still.draws and still.verdict != "holds":
         return told(
             verdict="not computed",
-            reason="attention drops probabilities at random, and each backend draws others: set its "
+            reason="the step draws random numbers in eval mode too, and the lever may draw others: set its "
             "dropout to 0",
         )
-    again, got = (_outputs(fed, case, plain, kept) for case in (base, candidate))
-    bound = _bound(candidate, seen, len(blocks), declared)
-    apart = [name for name in expected if _difference(name, again, expected) > bound]
-    if apart or not expected:
-        what = ", ".join(apart) or "nothing to compare"
-        return told(
-            verdict="not computed",
-            reason=f"the step without the lever, called twice from one state, gave other {what}: it takes "
-            "other data at each call, or has a state beyond the model and the optimizer",
+    if still.verdict != "holds":
+        return still.told(declared)
+    t = arms.with_dropout()
+    if abs(t) > MOST_T:
+        reason = (
+            f"with dropout: the means of {N_DRAWS} losses differ by {abs(t):.1f} standard errors"
         )
-    errors = tuple(
-        NumericsError(
-            quantity=name,  # type: ignore[arg-type]
-            candidate_error=_difference(name, got, expected),
-            base_error=_difference(name, again, expected),
-            bound=bound,
-        )
-        for name in expected
+        return told(verdict="violated", reason=reason, errors=still.errors)
+    reason = (
+        f"in eval mode, {AGAINST_ITSELF}; with dropout the means of {N_DRAWS} losses differ by "
+        f"{abs(t):.1f} standard errors"
     )
-    broken = [each.quantity for each in errors if not each.candidate_error <= each.bound]
-    return told(
-        verdict="violated" if broken else "holds",
-        reason=", ".join(broken)
-        or "against the same step without the lever, for want of an fp64 oracle",
-        errors=errors,
-    )
+    return msgspec.structs.replace(still.told(declared), reason=reason)
 
 
-def _bound(candidate: StepCase, seen: SdpaCalls, n_layers: int, declared: NumericsClass) -> float:
-    rounded = candidate.configuration.precision
-    roundings = 16 * n_layers + 2
-    if declared == "approximate":
-        return UNIT_ROUNDOFF[rounded] * math.sqrt(roundings)
-    roundoff = max((ROUNDOFF[each] for each in seen.dtypes), default=UNIT_ROUNDOFF["fp32"])
-    if rounded == "tf32":
-        return 3 * max(roundoff, UNIT_ROUNDOFF["tf32"]) * math.sqrt(roundings)
-    summed = max(seen.longest, 1) if roundoff <= UNIT_ROUNDOFF["fp32"] else 1
-    return 3 * roundoff * math.sqrt(roundings * summed)
+class _Compared(NamedTuple):
+    """What came of the step with and without the lever."""
+
+    verdict: str
+    reason: str
+    draws: bool
+    """Whether the step draws random numbers."""
+    errors: tuple[NumericsError, ...] = ()
+
+    def told(self, declared: NumericsClass) -> NumericsVerdict:
+        return NumericsVerdict(
+            declared=declared,
+            verdict=self.verdict,  # type: ignore[arg-type]
+            reason=self.reason,
+            errors=self.errors,
+        )
+
+
+class _Seen(NamedTuple):
+    """One call of the step."""
+
+    outputs: Outputs
+    attention: SdpaCalls
+    n_tokens: int
+    """The first two sizes of the model's largest input, multiplied."""
+    draws: bool
+
+
+class _Arms:
+    """The step under both cases, on one batch."""
+
+    def __init__(
+        self,
+        given: Given,
+        base: StepCase,
+        candidate: StepCase,
+        declared: NumericsClass,
+        kept: Kept,
+    ) -> None:
+        assert given.model is not None
+        self._given, self._model = given, given.model
+        self._base, self._candidate, self._declared, self._kept = base, candidate, declared, kept
+        blocks = repeated_blocks(given.model)
+        self.n_layers = None if blocks is None else len(blocks)
+        changed = msgspec.structs.replace(
+            candidate.configuration, optimizer=base.configuration.optimizer
+        )
+        self.only_updates = changed == base.configuration != candidate.configuration
+
+    def compared(self) -> _Compared:
+        first, again, got = (self._run(case) for case in (self._base, self._base, self._candidate))
+        expected = first.outputs
+        if self.only_updates and not self._moved(expected):
+            why = "the step leaves every parameter as it is, so that no update can be compared"
+            return _Compared("not computed", why, draws=False)
+        apart = {name: _difference(name, again.outputs, expected) for name in expected}
+        bounds = {name: self._bound(name, first, apart[name]) for name in expected}
+        noisy = [name for name in expected if apart[name] > bounds[name]]
+        if noisy or not expected:
+            what = ", ".join(noisy) or "nothing to compare"
+            return _Compared(
+                "not computed",
+                f"the step without the lever, called twice from one state, gave other {what}: it takes "
+                "other data at each call, or has a state beyond the model and the optimizer",
+                draws=False,
+            )
+        errors = tuple(
+            NumericsError(
+                quantity=name,  # type: ignore[arg-type]
+                candidate_error=_difference(name, got.outputs, expected),
+                base_error=apart[name],
+                bound=bounds[name],
+            )
+            for name in expected
+        )
+        broken = [each.quantity for each in errors if not each.candidate_error <= each.bound]
+        verdict = "violated" if broken else "holds"
+        return _Compared(verdict, ", ".join(broken) or AGAINST_ITSELF, first.draws, errors)
+
+    def with_dropout(self) -> float:
+        """Student's t of the paired differences of the losses, of gradients' norms without one."""
+        base, candidate = (self._losses(case) for case in (self._base, self._candidate))
+        apart = [theirs - ours for ours, theirs in zip(base, candidate, strict=True)]
+        spread = stdev(apart) / math.sqrt(len(apart))
+        if spread == 0:
+            return math.inf if any(apart) else 0.0
+        return fmean(apart) / spread
+
+    def _losses(self, case: StepCase) -> list[float]:
+        found = []
+        with (
+            self._kept(),
+            given_step(case, self._given) as step,
+            gradients_seen(self._model) as gradients,
+        ):
+            for _ in range(N_DRAWS):
+                step.step()
+                loss = step.loss()
+                norms = (float(each.double().square().sum()) for each in gradients.values())
+                found.append(math.sqrt(sum(norms)) if loss is None else loss)
+        return found
+
+    def _run(self, case: StepCase) -> _Seen:
+        with (
+            self._kept(),
+            given_step(case, self._given) as step,
+            gradients_seen(self._model) as gradients,
+            _inputs_seen(self._model) as sizes,
+            _deterministic(self._declared == "exact"),
+        ):
+            before = _random_states()
+            with SdpaCalls() as attention:
+                step.step()
+            draws = any(map(_differ, before, _random_states()))
+            found = {"gradients": tuple(gradients[name] for name in sorted(gradients))}
+            found["loss" if step.loss() is not None else "logits"] = _returned(step)
+            if self.only_updates:
+                found["parameters"] = tuple(
+                    each.detach().clone() for each in self._model.parameters()
+                )
+        outputs = {name: values for name, values in found.items() if values}
+        return _Seen(outputs, attention, max(sizes, default=1), draws)
+
+    def _moved(self, expected: Outputs) -> bool:
+        now = zip(expected["parameters"], self._model.parameters(), strict=True)
+        return any(not torch.equal(after, before) for after, before in now)
+
+    def _bound(self, name: str, seen: _Seen, apart: float) -> float:
+        if self._declared == "exact":
+            return 0.0
+        if self.only_updates:
+            kinds = {each.dtype for each in self._model.parameters()}
+            least = 4 * max(ROUNDOFF[each] for each in kinds if each in ROUNDOFF)
+            return max(2 * apart, least if name == "parameters" else 0.0)
+        assert self.n_layers is not None
+        rounded = UNIT_ROUNDOFF[self._candidate.configuration.precision]
+        roundings = 16 * self.n_layers + 2
+        if self._declared == "approximate":
+            return rounded * math.sqrt(roundings)
+        attention = seen.attention
+        roundoff = max((rounded, *(ROUNDOFF[each] for each in attention.dtypes)))
+        if roundoff <= UNIT_ROUNDOFF["fp32"]:
+            widths = (size for each in self._model.parameters() for size in each.shape)
+            roundings *= max(attention.longest, seen.n_tokens, *widths)
+        return 3 * roundoff * math.sqrt(roundings)
+
+
+@contextmanager
+def _inputs_seen(model: nn.Module) -> Iterator[list[int]]:
+    """While it lasts, the number of tokens of each tensor that the model is called on."""
+    seen: list[int] = []
+
+    def called(_model: nn.Module, args: Any, kwargs: Any) -> None:
+        tensors = (each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor))
+        seen.extend(math.prod(each.shape[:2]) for each in tensors)
+
+    hook = model.register_forward_pre_hook(called, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def _deterministic(wanted: bool) -> Iterator[None]:
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(wanted or before, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextmanager
+def _in_eval(model: nn.Module) -> Iterator[None]:
+    """While it lasts, the model is in eval mode, whatever the step asks of it."""
+    modes = [(each, each.training) for each in model.modules()]
+    model.eval()
+    vars(model)["train"] = lambda _mode=True: model
+    try:
+        yield
+    finally:
+        del vars(model)["train"]
+        for each, training in modes:
+            each.training = training
+
+
+def _random_states() -> tuple[Tensor, ...]:
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return torch.get_rng_state(), *on_gpus
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    return not torch.equal(one, other)
 
 
 def _difference(name: str, found: Outputs, expected: Outputs) -> float:
@@ -124,19 +307,6 @@ def _on_one_batch(given: Given, base: StepCase) -> Given:
         return given
     batch = GivenLoader(given.loader, base.device)()
     return replace(given, step=partial(given.step, batch), loader=None)
-
-
-def _outputs(given: Given, case: StepCase, plain: StepCase, kept: Kept) -> Outputs:
-    assert given.model is not None
-    with (
-        kept(),
-        gradients_seen(given.model) as gradients,
-        given_step(case, plain, given) as step,
-    ):
-        step.step()
-        found = {"gradients": tuple(gradients[name] for name in sorted(gradients))}
-        found["loss" if step.loss() is not None else "logits"] = _returned(step)
-    return {name: values for name, values in found.items() if values}
 
 
 def _returned(step: GivenStep) -> tuple[Tensor, ...]:

@@ -16,6 +16,8 @@ from peakward.lab.levers.given_step import (
     given_step,
     gradients_seen,
 )
+from peakward.lab.measure.live_step import live_case
+from peakward.levers.catalogue import lever
 from peakward.records.case import StepCase
 from peakward.records.errors import PeakwardError
 
@@ -46,10 +48,36 @@ def settings():
 )
 def test_settings_hold_around_the_call_alone(case, inside):
     before, seen = settings(), []
-    with given_step(case, BASE, Given(step=lambda: seen.append(settings()))) as step:
+    with given_step(case, Given(step=lambda: seen.append(settings()))) as step:
         step.step()
     assert seen == [inside]
     assert settings() == before == ("highest", True, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "seen"),
+    [
+        ({}, (False, torch.float32, False)),
+        ({"precision": "bf16-mixed"}, (True, torch.float32, False)),
+        ({"precision": "bf16"}, (False, torch.bfloat16, False)),
+        ({"optimizer": "adamw-fused"}, (False, torch.float32, True)),
+    ],
+)
+def test_levers_reach_the_model_and_the_optimizer_while_they_last(settings, seen, make_step):
+    given = make_step()
+    found = []
+    given.model.blocks[0].register_forward_hook(
+        lambda *_: found.append(torch.is_autocast_enabled("cpu"))
+    )
+
+    def now():
+        fused = [bool(group["fused"]) for group in given.optimizer.param_groups]
+        return next(given.model.parameters()).dtype, fused[0]
+
+    with given_step(under(**settings), given) as step:
+        step.step()
+        assert (found[-1], *now()) == seen
+    assert now() == (torch.float32, False)
 
 
 def test_what_the_user_set_stays_where_no_lever_changes_it():
@@ -57,8 +85,9 @@ def test_what_the_user_set_stays_where_no_lever_changes_it():
     try:
         seen = []
         as_given = under(precision="tf32")
+        as_given = msgspec.structs.replace(as_given, written=as_given.configuration)
         step_ = Given(step=lambda: seen.append(torch.get_float32_matmul_precision()))
-        with given_step(as_given, as_given, step_) as step:
+        with given_step(as_given, step_) as step:
             step.step()
         assert seen == ["medium"]
     finally:
@@ -75,7 +104,7 @@ def test_no_graph_behind_what_is_returned_is_kept():
 
 def test_a_loader_s_batches_are_its_arguments():
     seen = []
-    with given_step(BASE, BASE, Given(step=seen.append, loader=[4, 5])) as step:
+    with given_step(BASE, Given(step=seen.append, loader=[4, 5])) as step:
         step.step(), step.step(), step.step()
         assert len(step.waited(3).wait_s) == 3
     assert seen == [4, 5, 4]
@@ -99,7 +128,32 @@ def test_a_good_step_passes_and_its_attention_is_seen(make_step):
     for sdpa, n in ((True, 2), (False, 0)):
         given = make_step(sdpa=sdpa)
         expect_step(given)
-        assert check_step(given, "cpu").n == n
+        assert check_step(given, "cpu").attention.n == n
+
+
+def test_the_calls_of_the_model_are_seen(make_step):
+    given, another = make_step(), make_step().model
+
+    def cast():
+        with torch.autocast("cpu", torch.bfloat16):
+            return given.step()
+
+    def other():
+        return another(torch.zeros(1, 4).long()).sum()
+
+    whole = {"model": given.model, "optimizer": given.optimizer}
+    plain, inside, apart = (
+        check_step(Given(step=each, **whole), "cpu") for each in (given.step, cast, other)
+    )
+    assert (plain.precision, plain.calls_model) == (None, True)
+    assert inside.precision == "bf16-mixed"
+    assert not apart.calls_model
+    case = live_case(given, name="step", tokens_per_step=None, seen=inside)
+    assert case.configuration.precision == "bf16-mixed"
+    assert "which computes in bf16-mixed" in inside.obstacle(lever("bf16"), case)
+    assert inside.obstacle(lever("compile"), case) is None
+    assert "calls another than was given" in apart.obstacle(lever("compile"), BASE)
+    assert apart.obstacle(lever("fused-optimizer"), BASE) is None
 
 
 def of_two(one, other):
@@ -227,4 +281,4 @@ def test_what_a_loader_does_is_no_part_of_the_step(make_step):
                 torch.randperm(n)
                 yield torch.zeros(2, 16).long()
 
-    assert check_step(make_step(fed=True, loader=Loader()), "cpu").n == 2
+    assert check_step(make_step(fed=True, loader=Loader()), "cpu").attention.n == 2

@@ -22,7 +22,10 @@ def state(given):
     return (
         {name: each.clone() for name, each in given.model.state_dict().items()},
         [None if each.grad is None else each.grad.clone() for each in given.model.parameters()],
-        [(each.training, sorted(vars(each))) for each in given.model.modules()],
+        [(type(each), each.training, sorted(vars(each))) for each in given.model.modules()],
+        [each.requires_grad for each in given.model.parameters()],
+        [len(each._forward_hooks | each._forward_pre_hooks) for each in given.model.modules()],
+        dict(given.optimizer.defaults),
         [len(each._post_accumulate_grad_hooks or ()) for each in given.model.parameters()],
         copy.deepcopy(given.optimizer.state_dict()),
         None if given.loader is None else given.loader.generator.get_state(),
@@ -56,14 +59,14 @@ def test_whatever_is_asked_the_user_s_is_as_before(make_step, in_tmp):
         before = state(given)
         case = live_case(given, name="mine", tokens_per_step=32.0)
         candidate = pull(lever("sdpa-math"), case)
-        with StepWorkers(given, case) as workers:
-            attention = workers.check_step()
+        with StepWorkers(given) as workers:
+            seen = workers.check_step()
             found = workers.measure(case, QUICK)
             turns = workers.turns((case, candidate), QUICK)
             verdict = workers.numerics(case, candidate, "reordered")
             profiled = workers.profile(case, in_tmp / f"{case.fingerprint}.json.gz", n_steps=1)
         assert (found.status, turns.status, verdict.verdict) == ("ok", "ok", "holds")
-        assert attention.n == 2
+        assert seen.attention.n == 2
         assert found.loss > 0
         assert found.n_parameters == sum(each.numel() for each in given.model.parameters())
         assert profiled.n_steps == 1
@@ -73,10 +76,41 @@ def test_whatever_is_asked_the_user_s_is_as_before(make_step, in_tmp):
         same(before, state(given))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bf16-mixed",
+        "bf16",
+        "fused-optimizer",
+        "checkpointing",
+        pytest.param("compile", marks=pytest.mark.full),
+    ],
+)
+def test_levers_in_the_model_and_the_optimizer_are_taken_back(name, make_step):
+    given = fed(make_step)
+    given.model.register_buffer("scale", torch.rand(3))
+    next(given.model.parameters()).requires_grad_(False)
+    given.step(torch.zeros(2, 16).long())
+    before = state(given)
+    seen = []
+    given.model.blocks[0].register_forward_hook(
+        lambda *_: seen.append(torch.is_autocast_enabled("cpu"))
+    )
+    before = state(given)
+    case = live_case(given, name="mine", tokens_per_step=None)
+    pulled = lever(name)
+    candidate = pull(pulled, case)
+    with StepWorkers(given) as workers:
+        assert workers.turns((case, candidate, case), QUICK).status == "ok"
+        assert workers.numerics(case, candidate, pulled.numerics).verdict == "holds"
+    same(before, state(given))
+    assert any(seen) == (name == "bf16-mixed")
+
+
 def test_the_waits_of_the_timed_steps_are_kept(make_step):
     given = fed(make_step)
     case = live_case(given, name="mine", tokens_per_step=None)
-    with StepWorkers(given, case) as workers:
+    with StepWorkers(given) as workers:
         waits = workers.measure(case, QUICK).loader
     assert len(waits.wait_s) == 2
     assert waits.first_wait_s > 0
@@ -91,7 +125,7 @@ def test_a_failure_is_a_status(make_step):
     def fails(*_):
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
-    with StepWorkers(given, case) as workers:
+    with StepWorkers(given) as workers:
         given.model.blocks[1].forward = fails
         assert workers.measure(case, QUICK).status == "oom"
         assert workers.turns((case, case), QUICK).failed == 0
@@ -112,7 +146,7 @@ def test_no_two_cases_are_one(make_step):
 def test_without_a_model_the_record_says_what_is_not_restored(make_step):
     given = make_step(model=None)
     case = live_case(given, name="mine", tokens_per_step=None)
-    with StepWorkers(given, case) as workers:
+    with StepWorkers(given) as workers:
         assert UNKNOWN in workers.measure(case, QUICK).validity.reasons
 
 

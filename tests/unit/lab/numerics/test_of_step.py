@@ -20,7 +20,7 @@ def judged(given, names=("sdpa-math",), declared="reordered"):
     for name in names:
         candidate = pull(lever(name), candidate)
     kept = partial(restored, given.model, given.optimizer)
-    return judge_step(given, base, base, candidate, declared=declared, kept=kept)
+    return judge_step(given, base, candidate, declared=declared, kept=kept)
 
 
 @pytest.mark.parametrize("name", ["sdpa-math", "sdpa-flash"])
@@ -88,13 +88,107 @@ def test_what_cannot_be_told(make_step):
     assert "called twice from one state, gave other loss" in found.reason
 
 
-def test_attention_that_drops_is_not_compared(make_step, monkeypatch):
+def test_a_step_that_draws_in_eval_mode_too_is_not_compared(make_step, monkeypatch):
+    """A lever under which attention drops others."""
     attention = F.scaled_dot_product_attention
     given = make_step()
 
     def dropping(q, k, v, **settings):
-        return attention(q, k, v, dropout_p=0.5, **settings)
+        if not torch.backends.cuda.flash_sdp_enabled():
+            torch.rand(1)
+        return attention(F.dropout(q, 0.5), k, v, **settings)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", dropping)
     found = judged(given)
     assert found.verdict == "not computed"
+    assert "draws random numbers in eval mode too" in found.reason
+
+
+@pytest.fixture
+def other_draws(monkeypatch):
+    """A dropout that draws others under the math kernel of attention, and keeps `share` of what it should."""
+
+    def make(share=1.0):
+        dropout = F.dropout
+
+        def dropped(x, p, training, inplace):
+            if torch.backends.cuda.flash_sdp_enabled() or not training:
+                return dropout(x, p, training, inplace)
+            torch.rand(1)
+            return dropout(x, p, training, inplace) * share
+
+        monkeypatch.setattr(F, "dropout", dropped)
+
+    return make
+
+
+def test_other_draws_of_dropout_are_compared_by_their_mean(make_step, other_draws):
+    other_draws()
+    found = judged(make_step())
+    assert found.verdict == "holds"
+    assert "in eval mode" in found.reason
+    assert [each.quantity for each in found.errors] == ["gradients", "loss"]
+
+
+def test_dropout_of_another_mean_is_violated(make_step, other_draws):
+    other_draws(share=3.0)
+    found = judged(make_step())
+    assert found.verdict == "violated"
+    assert "with dropout: the means of 8 losses differ" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "declared"),
+    [("bf16-mixed", "approximate"), ("bf16", "approximate"), ("checkpointing", "exact")],
+)
+def test_levers_of_the_model_hold_to_their_class(name, declared, make_step):
+    found = judged(make_step(), (name,), declared)
+    assert found.verdict == "holds", found
+    assert {each.bound for each in found.errors} == {
+        2.0**-8 * 34**0.5 if declared == "approximate" else 0.0
+    }
+    assert all(each.candidate_error > 0 for each in found.errors) == (declared == "approximate")
+
+
+def test_a_coarser_precision_than_its_class_is_violated(make_step):
+    """bf16 where fp32 is promised."""
+    given = make_step()
+    assert judged(given, ("bf16-mixed",), "reordered").verdict == "holds"  # By its own roundoff.
+    assert judged(given, ("bf16-mixed",), "exact").verdict == "violated"
+
+
+def test_an_optimizer_s_lever_is_held_to_the_update(make_step):
+    found = judged(make_step(), ("fused-optimizer",))
+    assert found.verdict == "holds"
+    errors = {each.quantity: each for each in found.errors}
+    assert errors.keys() == {"gradients", "loss", "parameters"}
+    assert errors["gradients"].candidate_error == errors["gradients"].bound == 0.0
+    assert 0 < errors["parameters"].candidate_error < errors["parameters"].bound == 2.0**-22
+
+
+def test_an_update_of_another_rate_is_violated(make_step, monkeypatch):
+    step = torch.optim.AdamW.step
+
+    def faster(self, closure=None):
+        for group in self.param_groups:
+            group["lr"] = 1.001e-3 if group["fused"] else 1e-3
+        return step(self, closure)
+
+    given = make_step()
+    monkeypatch.setattr(torch.optim.AdamW, "step", faster)
+    found = judged(given, ("fused-optimizer",))
+    assert (found.verdict, found.reason) == ("violated", "parameters")
+
+
+def test_an_update_that_the_step_does_not_make_is_not_compared(make_step):
+    given = make_step()
+
+    def step():
+        loss = given.model(torch.zeros(2, 8).long()).square().mean()
+        loss.backward()
+        return loss
+
+    idle = make_step(step=step, model=given.model, optimizer=given.optimizer)
+    found = judged(idle, ("fused-optimizer",))
+    assert found.verdict == "not computed"
+    assert "no update can be compared" in found.reason
