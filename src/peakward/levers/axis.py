@@ -54,7 +54,7 @@ class CodeHint(msgspec.Struct, frozen=True, kw_only=True):
     step: str | None = None
     """For a training step that is given as a function; where it is None the other two hold."""
     handle: Handle | None = None
-    """What a live step must be given with for the setting to be applied to it after all."""
+    """A live step that is given with this takes the setting after all."""
 
     @property
     def for_step(self) -> str | None:

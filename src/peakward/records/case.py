@@ -283,7 +283,7 @@ class StepCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     device: DeviceType
     tokens_per_step: float | None = None
     handles: tuple[Handle, ...] = ()
-    """What was given beside the function, by which levers reach into the step."""
+    """The things that were given beside the function, by which levers reach into the step."""
     written: Configuration = AS_WRITTEN
     """The step as the user wrote it, as far as it was seen."""
     configuration: Configuration = AS_WRITTEN

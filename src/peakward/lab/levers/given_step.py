@@ -171,7 +171,7 @@ def expect_step(given: Given) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class StepSeen:
-    """What calls of the step showed of it."""
+    """Facts about a step that its calls showed."""
 
     attention: SdpaCalls
     """Its calls of torch's attention."""

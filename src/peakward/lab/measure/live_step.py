@@ -111,7 +111,7 @@ class StepWorkers(ThisProcess):
         return (*held, PROFILED) if self._profiled else held
 
     def check_step(self) -> StepSeen:
-        """What calls of the step showed, after checking that it can be measured.
+        """Check that the step can be measured, and tell what its calls showed.
 
         Raises:
             PeakwardError: see `given_step.check_step`.

@@ -101,7 +101,7 @@ def judge_step(
 
 
 class _Compared(NamedTuple):
-    """What came of the step with and without the lever."""
+    """The step with the lever beside the step without it."""
 
     verdict: str
     reason: str
