@@ -1,5 +1,7 @@
 """Words to options, complaints to one line."""
 
+import sys
+
 import msgspec
 import pytest
 from hypothesis import example, given
@@ -32,6 +34,12 @@ def test_options_are_read():
         True,
     )
     assert read().case.model is None
+
+
+def test_no_command_waits_for_the_check_of_its_own_defaults(monkeypatch):
+    monkeypatch.delitem(sys.modules, "typeguard", raising=False)
+    read("--batch-size", "1")
+    assert "typeguard" not in sys.modules
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from functools import lru_cache
 
 import msgspec
 
+from peakward.levers.weights import QUANTISED
+from peakward.prediction.communication.step import model_bytes
 from peakward.prediction.memory.compiled import step as compiled_step
 from peakward.prediction.memory.group import lifetimes_of
 from peakward.prediction.memory.plan import planned
@@ -66,9 +68,21 @@ def within(case: ModelCase, limit_bytes: int, group: DeviceGroup | None) -> Repl
     """The memory that a step holds and reserves under a limit; None where it has to reserve more.
 
     Raises:
-        PeakwardError: a setting that is not covered.
+        PeakwardError: a setting that is not covered, unless parameters alone are above the limit.
     """
+    if resident_bytes(case, group) > limit_bytes:
+        return None
     return _replays(_alike(case), group).within(limit_bytes)
+
+
+def resident_bytes(case: ModelCase, group: DeviceGroup | None) -> int:
+    """Bytes that one GPU holds at a step's end at least: parameters, gradients and moments, which need no
+    timeline to be summed."""
+    if case.configuration.weights in QUANTISED:
+        return 0
+    copies = {"train_step": 4, "forward_backward": 2}.get(case.workload.pass_, 1)
+    n_shards = 1 if group is None or group.parallel == "ddp" else group.n_gpus
+    return copies * model_bytes(case) // n_shards
 
 
 @lru_cache(maxsize=256)
@@ -84,12 +98,14 @@ def _replays(case: ModelCase, group: DeviceGroup | None) -> Replays:
 
 
 def _alike(case: ModelCase) -> ModelCase:
-    """A case that holds the same: tf32 is how fp32 tensors are multiplied, and both optimisers of
-    one kernel have no temporaries."""
+    """A case that holds the same: tf32 is how fp32 tensors are multiplied, both optimisers of one kernel have
+    no temporaries, and compiled code whose tensors are not known has those of the eager step."""
     settings, same = case.configuration, {}
     if settings.precision == "tf32":
         same["precision"] = "fp32"
     if settings.optimizer == "adamw-triton":
         same["optimizer"] = "adamw-fused"
+    if not _is_itself(case):
+        same["compile"] = "none"
     settings = msgspec.structs.replace(settings, **same)
     return msgspec.structs.replace(case, configuration=settings, memory_limit_bytes=None)

@@ -5,6 +5,7 @@ The functions of this room follow the decoder's and the levers', line by line, a
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
@@ -13,17 +14,18 @@ from peakward.prediction.memory.compiled import step as compiled_step
 from peakward.prediction.memory.plan import planned
 from peakward.prediction.memory.recomputed import SavedRun
 from peakward.prediction.memory.repeated import Passes
-from peakward.prediction.memory.timeline import Timeline
+from peakward.prediction.memory.timeline import Mark, Timeline
 from peakward.prediction.memory.workspace import workspace
 from peakward.prediction.operators import readout
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import FLOAT
-from peakward.prediction.operators.weights import weights
+from peakward.prediction.operators.weights import sizes, weights
 from peakward.prediction.operators.writer import Value, Writer
 from peakward.prediction.traffic import TOKEN_ID_BYTES
 from peakward.records.case import Checkpointing, ModelCase, Workload
 from peakward.records.op_graph import ITEM_BYTES
 
+Span = tuple[Mark, Mark]
 RESIDENT_STEPS = 8
 """Steps whose batches are on the device, one after another (`N_BATCHES` of the step)."""
 
@@ -42,9 +44,9 @@ def timeline(case: ModelCase) -> Timeline:
         _cache(line, plan, case.workload)
     if captured:
         _rehearse(line, plan, case)
-    _step(line, plan, case, first=True)
+    passes = _step(line, plan, case)
     if not captured:
-        _step(line, plan, case, first=False)
+        _step(line, plan, case, passes)
     return line
 
 
@@ -61,20 +63,37 @@ def _rehearse(line: Timeline, plan: Plan, case: ModelCase) -> None:
         optimizer.state(line, plan)
 
 
-def _step(line: Timeline, plan: Plan, case: ModelCase, *, first: bool) -> None:
-    workload, configuration = case.workload, case.configuration
+def _step(
+    line: Timeline, plan: Plan, case: ModelCase, before: Sequence[Span] = ()
+) -> Sequence[Span]:
+    """Adds a step, the first or the one behind it; gives where its micro-batches lie."""
+    workload, configuration, first = case.workload, case.configuration, not before
+    spans = []
     line.enter("forward")
     line.drop_gradients()
     if first:
         workspace(line)
     for i in range(min(workload.accumulate, 2)):  # A third would be as the second.
         line.enter("forward")
-        _micro_batch(line, plan, case, first=first and i == 0)
+        start = line.mark()
+        if before and not _is_tuned(plan, case):
+            line.repeat(*before[i])
+        else:
+            _micro_batch(line, plan, case, first=first and i == 0)
+        spans.append((start, line.mark()))
+        if workload.trains:
+            line.accumulate()
     if workload.pass_ == "train_step":
         line.enter("optimizer")
         if first and not configuration.cuda_graphs:
             optimizer.state(line, plan)
         optimizer.update(line, plan, configuration.optimizer)
+    return spans
+
+
+def _is_tuned(plan: Plan, case: ModelCase) -> bool:
+    """Whether kernels are tuned in the first step, so that it holds what no later one does."""
+    return compiled_step.covers(case, plan)
 
 
 def _micro_batch(line: Timeline, plan: Plan, case: ModelCase, *, first: bool) -> None:
@@ -90,8 +109,6 @@ def _micro_batch(line: Timeline, plan: Plan, case: ModelCase, *, first: bool) ->
         _forward_backward(line, plan, configuration.checkpointing, first=first)
     else:
         _forward(line, plan)
-    if trains:
-        line.accumulate()
 
 
 def _build(line: Timeline, plan: Plan) -> None:
@@ -100,10 +117,7 @@ def _build(line: Timeline, plan: Plan) -> None:
     if plan.quantised is not None:
         quantised.build(line, plan)
         return
-    for weight in weights(plan):
-        n_bytes = weight.tensor.n_bytes
-        for _ in range(weight.n):
-            line.keep(line.op(n_bytes, category="parameters"))
+    line.keep(*line.ops(sizes(plan), category="parameters"))
     largest = max(math.prod(weight.tensor.shape) for weight in weights(plan))
     line.op(largest * ITEM_BYTES[FLOAT])
 

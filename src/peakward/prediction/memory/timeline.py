@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate, compress
 from typing import Literal, NamedTuple, Self
 
 from peakward.records.memory import MemoryPhase
@@ -232,6 +233,34 @@ class Timeline:
             if each not in passes:
                 self._last[each] = end + n * len(ops)
         return len(made)
+
+    def repeat(self, start: Mark, stop: Mark) -> None:
+        """Do again what was done between two marks, where it worked on tensors of its own alone. A workspace
+        that was added there is there by now."""
+        ops = range(start.n_operators, stop.n_operators)
+        added = {
+            self._made[each]
+            for each in range(start.n_tensors, stop.n_tensors)
+            if self._categories[each] == "workspace"
+        }
+        again, now = [each not in added for each in ops], len(self.phases)
+        when = [now + n for n in accumulate(again, initial=0)]
+        self.phases += compress(self.phases[ops.start : ops.stop], again)
+        made = [
+            each
+            for each in range(start.n_tensors, stop.n_tensors)
+            if self._categories[each] != "workspace"
+        ]
+        categories, n_tensors = [self._categories[each] for each in made], len(self._last)
+        self._n_bytes += [self._n_bytes[each] for each in made]
+        self._categories += categories
+        self._made += [when[self._made[each] - ops.start] for each in made]
+        # A gradient was there for longer: until the step behind dropped it.
+        ends = [min(self._last[each], ops.stop - 1) for each in made]
+        self._last += [when[each - ops.start] for each in ends]
+        self._gradients += [
+            n_tensors + i for i, category in enumerate(categories) if category == "gradients"
+        ]
 
     def _used_since(self, start: int, since: Mark, end: int | None = None) -> list[tuple[int, int]]:
         """Earlier tensors that were used since then, and when last."""

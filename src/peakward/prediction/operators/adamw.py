@@ -4,6 +4,7 @@ After Loshchilov & Hutter 2019, as `torch/optim/adamw.py` has it. Its step count
 a tensor; moments and their square roots are in the parameters' type.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from peakward.prediction.operators.plan import Plan
@@ -53,7 +54,7 @@ def _fused_if_finite(tape: Tape, every: _Tensors, steps: Operand) -> None:
     tape.call("_foreach_sub_", (steps, steps), (steps,), bytes_read=read)
 
 
-def _own_kernel(tape: Tape, found: list[Weight]) -> None:
+def _own_kernel(tape: Tape, found: Sequence[Weight]) -> None:
     """Peakward's (`kernels/ops/adamw`): one launch a tensor, after what all of them share is made in
     double precision: rate and correction, from one step count."""
     count = tape.cast(tape.changed("add_", tensor(FLOAT)), DOUBLE)

@@ -14,51 +14,51 @@ experts those of balanced routing (`experts`).
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from peakward.hardware.attention_backend import HOPPER, ComputeCapability
 from peakward.prediction.operators import block, loss_scaling, positions, readout, recomputation
 from peakward.prediction.operators.adamw import Implementation, adamw
+from peakward.prediction.operators.block import SavedBlock
 from peakward.prediction.operators.compiled import block as compiled_block
 from peakward.prediction.operators.compiled import readout as compiled_readout
 from peakward.prediction.operators.compiled.coverage import expect_covered
 from peakward.prediction.operators.plan import Plan, plan
+from peakward.prediction.operators.readout import SavedLoss
 from peakward.prediction.operators.tape import FLOAT, INT, Tape, tensor
 from peakward.prediction.operators.weights import weights
 from peakward.prediction.operators.writer import Value, Writer
-from peakward.records.case import Checkpointing, ModelCase
+from peakward.records.case import Checkpointing, Configuration, ModelCase, Workload
 from peakward.records.op_graph import OpGraph
 
 
 class _Parts(NamedTuple):
-    """The parts that `compile` compiles."""
+    """The parts that `compile` compiles. What a forward part gives is for its backward part to read."""
 
-    block: Callable[[Tape, Plan], None]
-    block_backward: Callable[[Tape, Plan], None]
-    readout: Callable[[Tape, Plan], None]
+    block: Callable[[Tape, Plan], Any]
+    block_backward: Callable[[Tape, Plan, Any], None]
+    readout: Callable[[Tape, Plan], Any]
     """To the loss where a backward pass follows, else to the logits."""
-    readout_backward: Callable[[Tape, Plan], None]
+    readout_backward: Callable[[Tape, Plan, Any], None]
 
 
-def _block(tape: Tape, plan: Plan) -> None:
-    block.forward(Writer(tape), plan, Value(plan.hidden))
+def _block(tape: Tape, plan: Plan) -> SavedBlock:
+    return block.forward(Writer(tape), plan, Value(plan.hidden))[0]
 
 
-def _block_backward(tape: Tape, plan: Plan) -> None:
-    saved, _ = block.forward(Writer(), plan, Value(plan.hidden))
+def _block_backward(tape: Tape, plan: Plan, saved: SavedBlock) -> None:
     block.backward(Writer(tape), plan, saved, Value(plan.hidden))
 
 
-def _readout(tape: Tape, plan: Plan) -> None:
+def _readout(tape: Tape, plan: Plan) -> SavedLoss | None:
     on, x = Writer(tape), Value(plan.hidden)
     if plan.differentiated:
-        readout.loss(on, plan, x)
-    else:
-        readout.logits(on, plan, x)
+        return readout.loss(on, plan, x)
+    readout.logits(on, plan, x)
+    return None
 
 
-def _readout_backward(tape: Tape, plan: Plan) -> None:
-    saved = readout.loss(Writer(), plan, Value(plan.hidden))
+def _readout_backward(tape: Tape, plan: Plan, saved: SavedLoss) -> None:
     on = Writer(tape)
     readout.backward(on, plan, saved, readout.loss_backward(on, plan, saved))
 
@@ -66,13 +66,12 @@ def _readout_backward(tape: Tape, plan: Plan) -> None:
 _EAGER = _Parts(_block, _block_backward, _readout, _readout_backward)
 _COMPILED = _Parts(
     compiled_block.forward,
-    compiled_block.backward,
+    lambda tape, plan, _: compiled_block.backward(tape, plan),
     compiled_readout.forward,
-    compiled_readout.backward,
+    lambda tape, plan, _: compiled_readout.backward(tape, plan),
 )
 
 
-@lru_cache(maxsize=256)
 def op_graph(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER) -> OpGraph:
     """The operators of one step, in which the optimiser's state is already there.
 
@@ -84,29 +83,31 @@ def op_graph(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER)
         PeakwardError: a setting that is not covered, or an attention kernel that torch would not
             run on such inputs.
     """
-    planned, tape, workload = plan(case, compute_capability), Tape(), case.workload
-    parts = _parts(case, planned)
+    planned = plan(case, compute_capability)
+    if case.configuration.compile != "none":
+        expect_covered(case, planned)
+    return _op_graph(planned, case.workload, case.configuration)
+
+
+@lru_cache(maxsize=256)
+def _op_graph(planned: Plan, workload: Workload, configuration: Configuration) -> OpGraph:
+    """One for all GPUs whose plan is the same."""
+    parts = _EAGER if configuration.compile == "none" else _COMPILED
+    tape = Tape()
     with tape.times(workload.accumulate):
-        if case.configuration.cuda_graphs:
+        if configuration.cuda_graphs:
             _batch_into_graph(tape, planned)
-        _forward(tape, planned, parts)
+        saved = _forward(tape, planned, parts)
         if workload.trains:
             with tape.phase("backward"):
-                _backward(tape, planned, parts, case.configuration.checkpointing)
+                _backward(tape, planned, parts, saved, configuration.checkpointing)
     if workload.trains:
         with tape.phase("backward"), tape.times(workload.accumulate - 1):
             _accumulate(tape, planned)
     if workload.pass_ == "train_step":
         with tape.phase("optimizer"):
-            _update(tape, planned, _implementation(case))
+            _update(tape, planned, _implementation(configuration))
     return tape.graph()
-
-
-def _parts(case: ModelCase, planned: Plan) -> _Parts:
-    if case.configuration.compile == "none":
-        return _EAGER
-    expect_covered(case, planned)
-    return _COMPILED
 
 
 def _batch_into_graph(tape: Tape, planned: Plan) -> None:
@@ -117,25 +118,28 @@ def _batch_into_graph(tape: Tape, planned: Plan) -> None:
         tape.call("copy_", (batch, batch), (batch,), bytes_read=batch.n_bytes)
 
 
-def _forward(tape: Tape, planned: Plan, parts: _Parts) -> None:
+def _forward(tape: Tape, planned: Plan, parts: _Parts) -> tuple[Any, Any]:
+    """Gives what a block and the readout save."""
     positions.forward(tape, planned)
     with tape.times(planned.shape.n_layers):
-        parts.block(tape, planned)
-    parts.readout(tape, planned)
+        of_block = parts.block(tape, planned)
+    return of_block, parts.readout(tape, planned)
 
 
-def _backward(tape: Tape, planned: Plan, parts: _Parts, checkpointing: Checkpointing) -> None:
+def _backward(
+    tape: Tape, planned: Plan, parts: _Parts, saved: tuple[Any, Any], checkpointing: Checkpointing
+) -> None:
+    of_block, of_readout = saved
     if planned.loss_scaled:
         loss_scaling.scale(tape)
-    parts.readout_backward(tape, planned)
+    parts.readout_backward(tape, planned, of_readout)
     recomputation.again(tape, planned, checkpointing)
     with tape.times(planned.shape.n_layers):
-        parts.block_backward(tape, planned)
+        parts.block_backward(tape, planned, of_block)
     positions.backward(tape, planned)
 
 
-def _implementation(case: ModelCase) -> Implementation:
-    configuration = case.configuration
+def _implementation(configuration: Configuration) -> Implementation:
     over_lists = configuration.optimizer == "adamw-foreach"
     return (
         "adamw-foreach-captured"

@@ -1,5 +1,6 @@
 """The sizes, types and attention kernel that a case fixes for all of its operators."""
 
+from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
 from peakward.hardware.attention_backend import (
@@ -135,6 +136,7 @@ class Plan(NamedTuple):
         return self.batch * self.seq
 
 
+@lru_cache(maxsize=256)
 def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Plan:
     """The case's plan, on a GPU of that compute capability.
 

@@ -1,5 +1,6 @@
 """The parameters as tensors, in the order of the model, with the modules that own them."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from peakward.prediction.operators import experts, readout
@@ -19,7 +20,8 @@ class Weight(NamedTuple):
     """How many blocks have it; 1 outside them."""
 
 
-def weights(plan: Plan) -> list[Weight]:
+@lru_cache(maxsize=64)
+def weights(plan: Plan) -> tuple[Weight, ...]:
     """All of them, each once: a tied head's is the embedding's."""
     shape = plan.shape
     table = tensor(plan.stored, shape.vocab_size, shape.d_model)
@@ -33,7 +35,14 @@ def weights(plan: Plan) -> list[Weight]:
     found += _norm(plan, f"{BLOCK}.ff_norm", shape.n_layers)
     found += _feed_forward(plan)
     found += _norm(plan, "readout.norm", 1)
-    return found if shape.tied_head else found + _linear(readout.head(plan), 1)
+    if not shape.tied_head:
+        found += _linear(readout.head(plan), 1)
+    return tuple(found)
+
+
+def sizes(plan: Plan) -> list[int]:
+    """Bytes of each of them, one by one."""
+    return [n_bytes for each in weights(plan) for n_bytes in (each.tensor.n_bytes,) * each.n]
 
 
 def every_weight(plan: Plan) -> tuple[Operand, ...]:

@@ -9,6 +9,7 @@ from peakward.levers.catalogue import LEVERS, lever
 from peakward.prediction.planning.attempt import Attempts
 from peakward.prediction.planning.changes import LEAST_GAIN, Base, change, gain, obstacle, pulled
 from peakward.prediction.planning.forecast import timed
+from peakward.prediction.planning.room import is_too_large
 from peakward.prediction.planning.site import Site
 from peakward.records.case import ModelCase
 from peakward.records.lever import Lever
@@ -34,7 +35,11 @@ def composition(base: Base, alone: Iterable[Change], on: Site) -> Composition | 
     found = _composed(fast, base, on) if fast else None
     if (base.forecast.fits if found is None else found.change.fits) is True:
         return found
-    tried = [_composed(levers, base, on) for levers in _smaller(fast, base, on)]
+    tried = [
+        _composed(levers, base, on)
+        for levers in _smaller(fast, base, on)
+        if not is_too_large(pulled(base.case, levers), on)
+    ]
     timed_ = [each for each in tried if each.change.step_s is not None]
     for wanted in (True, None):
         fitting = [each for each in timed_ if each.change.fits is wanted]

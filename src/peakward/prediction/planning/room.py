@@ -5,10 +5,17 @@ from typing import NamedTuple
 import msgspec
 
 from peakward.prediction.memory.fit import fits, largest_batch, longest_sequence
-from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
+from peakward.prediction.memory.peak import (
+    CONTEXT_BYTES,
+    peak_memory,
+    resident_bytes,
+    tells_reserved,
+)
+from peakward.prediction.memory.plan import planned
 from peakward.prediction.planning.attempt import Attempts
 from peakward.prediction.planning.site import Site
 from peakward.records.case import ModelCase
+from peakward.records.errors import PeakwardError
 from peakward.records.memory import MemoryPrediction
 
 COMPILED_SHARE = (0.75, 1.06)
@@ -40,6 +47,18 @@ def room(case: ModelCase, memory: MemoryPrediction, on: Site, attempts: Attempts
     if memory.peak_bytes + memory.context_bytes > limit:
         return Room(needed, False)
     return Room(needed, fits(case, limit, on.group))
+
+
+def is_too_large(case: ModelCase, on: Site) -> bool:
+    """Whether parameters, gradients and moments alone leave no room there: no need to look at the rest. False
+    also where the case's memory is not predicted."""
+    if resident_bytes(case, on.group) + CONTEXT_BYTES <= on.limit_bytes(case.memory_limit_bytes):
+        return False
+    try:
+        planned(case)
+    except PeakwardError:
+        return False
+    return tells_reserved(case)
 
 
 def largest_batch_size(case: ModelCase, on: Site) -> int:

@@ -46,8 +46,7 @@ OPTIMIZER: dict[Optimizer, tuple[float, float]] = {
 
 def calls(case: ModelCase, graph: OpGraph, phase: Phase) -> float:
     """Units that the host needs for one phase of the case's step, whose operators are `graph`'s."""
-    totals = graph.totals(lambda each: each.phase)
-    n_calls = totals[phase].n_calls if phase in totals else 0
+    n_calls = sum(each.count for each in graph.operators if each.phase == phase)
     own = own_calls(graph, phase)
     n_blocks = case.model.n_layers * case.workload.accumulate
     in_forward = FORWARD_SHARE.get(case.configuration.checkpointing, 0.0)

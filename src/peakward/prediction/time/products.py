@@ -11,7 +11,6 @@ GFLOP each, this errs by 2.4% (median) and 5.2% (nine in ten), over 30 in fp32 b
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from statistics import median
 from typing import NamedTuple
 
 from peakward.records.calibration import ProductRate
@@ -162,6 +161,10 @@ def fitted(
         n_sms: multiprocessors of the device.
         bytes_per_s: its bandwidth.
     """
+    from statistics import (
+        median,  # It imports decimal and fractions, and few plans have rates to fit.
+    )
+
     squares = sorted((each for each in rates if each.kind == "square"), key=lambda each: each.m)
     smallest, others = squares[0], squares[1:]
     model = ProductModel(kernel, others[-1].flops_per_s, 0.0, n_sms, bytes_per_s)

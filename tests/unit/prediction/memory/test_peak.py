@@ -6,12 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peakward.models.presets import model
-from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
+from peakward.prediction.memory.group import lifetimes_of
+from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory, resident_bytes
+from peakward.prediction.memory.replay import most_held
 from peakward.prediction.memory.step import timeline
 from peakward.prediction.parameters import n_parameters
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.memory import MemorySplit
 from peakward.records.model_shape import ModelShape
+from peakward.records.plan import DeviceGroup
 
 MIB = 2**20
 SHAPE = ModelShape(
@@ -297,3 +300,35 @@ def test_the_gradient_of_fp16_scores_needs_no_copy_in_fp32():
             for each in step.tensors()
         )
     assert n_made == {"bf16-mixed": 2 * 3, "fp16-mixed": 2 * 2}, "in two steps"
+
+
+ASKED = (
+    case(),
+    case(pass_="forward"),
+    case(pass_="forward_backward", accumulate=3),
+    case({"precision": "bf16", "optimizer": "adamw-fused"}),
+    case({"cuda_graphs": True}, shape=msgspec.structs.replace(SHAPE, tied_head=True)),
+)
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=lambda each: each.workload.pass_)
+def test_what_stays_is_what_is_there_at_the_end(asked):
+    found = lifetimes_of(asked, None)
+    stays = [
+        each.n_bytes
+        for each in found.tensors()
+        if each.last == len(found.phases) - 1
+        and each.category in ("parameters", "gradients", "optimizer_state")
+    ]
+    assert resident_bytes(asked, None) == sum(stays)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("asked", ASKED, ids=lambda each: each.workload.pass_)
+def test_no_gpu_of_a_group_holds_less_than_what_stays(asked, parallel):
+    group = DeviceGroup(n_gpus=8, parallel=parallel)
+    assert 0 < resident_bytes(asked, group) <= most_held(lifetimes_of(asked, group))
+
+
+def test_what_quantised_weights_hold_is_left_to_their_timeline():
+    assert resident_bytes(case({"weights": "int8"}, pass_="forward"), None) == 0

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from peakward.models.presets import model
-from peakward.prediction.memory import repeated
+from peakward.prediction.memory import repeated, step
 from peakward.prediction.memory.step import timeline
 from peakward.records.case import Configuration, ModelCase, Workload
 
@@ -50,6 +50,24 @@ def test_every_tensor_lives_as_if_each_run_were_walked(n_layers, settings, monke
 
     monkeypatch.setattr(repeated.Passes, "__init__", walked)
     assert short == found(n_layers, **settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"accumulate": 3, "precision": "bf16-mixed", "attention": "sdpa"},
+        {"checkpointing": "every-block", "optimizer": "adamw-fused"},
+        {"pass_": "forward_backward", "loss": "chunked"},
+        {"pass_": "forward"},
+        {"pass_": "decode", "attention": "sdpa"},
+    ],
+    ids=str,
+)
+def test_every_tensor_lives_as_if_the_second_step_were_walked(settings, monkeypatch):
+    short = found(5, **settings)
+    monkeypatch.setattr(step, "_is_tuned", lambda *_: True)
+    assert short == found(5, **settings)
 
 
 def test_a_deep_model_is_walked_no_further_than_a_shallow_one(monkeypatch):
