@@ -3,7 +3,7 @@
 Operators are derived in closed form (`prediction.operators`) or captured from a step (`lab.levers.capture`);
 both give the same record. They are torch's own operators as eager execution dispatches them, and the kernels
 that a compiler makes of several. Operators that move nothing are left out: views, allocations, and reads of a
-scalar.
+scalar, but for those in a captured module for which the host waits.
 """
 
 import math
@@ -32,6 +32,10 @@ ITEM_BYTES = {
     "bool": 1,
 }
 """Bytes of an element, by the name of its type in torch."""
+
+
+READ_BY_HOST = "aten._local_scalar_dense"
+"""The operator that gives the host a value from the device."""
 
 
 class Operand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from peakward.hardware.attention_backend import HOPPER, ComputeCapability
 from peakward.lab.models.cuda_functions import AS_ON_CUDA, AsOnCuda
+from peakward.lab.models.known_values import KnownValues, not_traced
 from peakward.lab.models.op_recorder import OpRecorder
 from peakward.lab.models.operator_work import is_uncounted, tensors
 from peakward.records.case import ModulePass
@@ -59,10 +60,11 @@ def capture_module(
 
     Nothing is computed and only shapes are allocated, so a module of any size can be captured anywhere,
     also on the meta device. The module is not changed. Operators are those that torch dispatches on a
-    CPU; attention, dropout and RMSNorm are as on CUDA (`cuda_functions`).
+    CPU; attention, dropout and RMSNorm are as on CUDA (`cuda_functions`). Where a few integers decide what
+    runs, such as a mask's, the inputs' own values count (`known_values`).
 
     Args:
-        args, kwargs: Example inputs; only shapes and types are used.
+        args, kwargs: Example inputs; shapes and types are used, and the values of few integers.
         pass_: forward without gradients; forward_backward; or train_step, with AdamW over lists of
         tensors.
         loss: The loss as a function of the module's output; without it the output is the loss, or has
@@ -82,12 +84,15 @@ def capture_module(
         raise PeakwardError(
             f"expected tokens above 0, got {tokens!r}: leave them out where a step has none"
         )
-    step, recorder = _Step(asked), OpRecorder(module, name=_path)
+    recorder = OpRecorder(module, name=_path)
+    step = _Step(asked, KnownValues(recorder.keep_wait))
     try:
         with (
             untouched(module),
+            not_traced(),
             FakeTensorMode(allow_non_fake_inputs=True),
             AsOnCuda(compute_capability),
+            step.known,
             step.line,
         ):
             step.build()
@@ -150,7 +155,8 @@ def _refusal(error: Exception, last_module: str | None) -> PeakwardError:
     if isinstance(error, _NEEDS_VALUES):
         return PeakwardError(
             f"expected a module whose operators do not depend on values, got {error.func} in {where}: "
-            "capture it without that branch, or measure it with `pw.measure_step`"
+            "capture it without that branch, give inputs that have values where they are on the meta device, "
+            "or measure it with `pw.measure_step`"
         )
     said = " ".join(str(error).split())[:200]
     return PeakwardError(
@@ -177,8 +183,8 @@ class _Asked(NamedTuple):
 class _Step:
     """One step on stand-ins of the module's parameters, buffers and inputs."""
 
-    def __init__(self, asked: "_Asked") -> None:
-        self.line = LifetimeRecorder()
+    def __init__(self, asked: "_Asked", known: KnownValues) -> None:
+        self.line, self.known = LifetimeRecorder(), known
         self._asked, self._given = asked, (tuple(asked.args), asked.kwargs)
         self._parameters: dict[str, Tensor] = {}
         self._buffers: dict[str, Tensor] = {}
@@ -189,10 +195,12 @@ class _Step:
         trains = self._asked.pass_ != "forward"
         for name, each in self._asked.module.named_parameters():
             self._parameters[name] = _stand_in(each).requires_grad_(trains and each.requires_grad)
-        self._buffers = {name: _stand_in(each) for name, each in self._asked.module.named_buffers()}
+        self._buffers = {
+            name: self._told(each) for name, each in self._asked.module.named_buffers()
+        }
         alike: dict[int, Tensor] = {}  # A tensor that is given twice is in memory once.
         self._given = tree_map_only(
-            Tensor, lambda x: alike.setdefault(id(x), _stand_in(x)), self._given
+            Tensor, lambda x: alike.setdefault(id(x), self._told(x)), self._given
         )
         self.line.claim("parameters", (*self._parameters.values(), *self._buffers.values()))
         self.line.claim("inputs", [x for x in tree_leaves(self._given) if isinstance(x, Tensor)])
@@ -203,6 +211,11 @@ class _Step:
             )
         if self._asked.pass_ == "train_step":
             self._optimizer = torch.optim.AdamW(self._trained(), foreach=True)
+
+    def _told(self, given: Tensor) -> Tensor:
+        made = _stand_in(given)
+        self.known.tell(made, given)
+        return made
 
     def run(self, mark: Callable[[Phase | None], None]) -> None:
         """Runs one step and reports its phases to `mark`. The module has the stand-ins for all of the

@@ -27,7 +27,7 @@ from peakward.lab.models.operator_work import (
     written_arguments,
 )
 from peakward.records.measurement import Phase
-from peakward.records.op_graph import Operator, OpGraph
+from peakward.records.op_graph import READ_BY_HOST, Operator, OpGraph
 
 Name = Callable[[str], str]
 
@@ -57,6 +57,23 @@ class OpRecorder(TorchDispatchMode):
     def graph(self) -> OpGraph:
         """The operators that were kept so far."""
         return OpGraph.of(self._seen)
+
+    def keep_wait(self, read: Tensor) -> None:
+        """Keeps that the host reads this tensor of one element, for which it waits."""
+        if self._phase is None:
+            return
+        self._seen.append(
+            Operator(
+                name=READ_BY_HOST,
+                phase=self._phase,
+                module=self._paths.current(),
+                inputs=operands((read,)),
+                outputs=(),
+                flops=0,
+                bytes_read=read.element_size(),
+                bytes_written=0,
+            )
+        )
 
     @property
     def n_module_calls(self) -> int:

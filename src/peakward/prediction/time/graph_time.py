@@ -20,7 +20,7 @@ from peakward.prediction.time.setting import Setting
 from peakward.records.case import Case
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
-from peakward.records.op_graph import Operator, OpGraph
+from peakward.records.op_graph import READ_BY_HOST, Operator, OpGraph
 from peakward.records.prediction import OperatorTime, PhasePrediction, StepTime, Waits
 
 _Key = tuple[str, Phase, str | None, tuple[str, ...]]
@@ -89,7 +89,10 @@ def _phases(
 
 
 def _is_read_by_host(operator: Operator) -> bool:
-    """A copy of integers into the same type goes to another device: where each expert's rows end."""
+    """A read of a scalar; and a copy of integers into the same type, which goes to another device: where each
+    expert's rows end."""
+    if operator.name == READ_BY_HOST:
+        return True
     given, made = operator.inputs, operator.outputs
     return operator.name == "aten._to_copy" and given == made and given[0].dtype == INT32
 

@@ -15,7 +15,7 @@ from peakward.prediction.operators.op_graph import op_graph
 from peakward.records import codec
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
-from peakward.records.op_graph import ModuleCapture, OpGraph
+from peakward.records.op_graph import READ_BY_HOST, ModuleCapture, OpGraph
 
 
 class Branching(nn.Module):
@@ -160,6 +160,42 @@ def test_a_branch_on_a_value_is_refused_with_its_place(wrapped):
     module, place = wrapped
     with pytest.raises(PeakwardError, match=f"_local_scalar_dense.default in {place}"):
         capture_module(module, (torch.randn(2, 4),))
+
+
+class Longest(nn.Module):
+    """Computes as many columns as the longest of some lengths."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, x, lengths):
+        return self.linear(x[:, : int(lengths.max())])
+
+
+def test_integers_that_are_given_decide_what_runs_and_the_host_waits_for_them():
+    x = torch.empty(2, 16, 8, device="meta")
+    found = capture_module(Longest(), (x, torch.tensor([3, 5])))
+    (product,) = [each for each in found.graph.operators if each.flops]
+    assert product.flops == 2 * 2 * 5 * 8 * 4
+    assert [each.count for each in found.graph.operators if each.name == READ_BY_HOST] == [1]
+
+
+def test_integers_without_values_are_asked_for():
+    x = torch.empty(2, 16, 8, device="meta")
+    with pytest.raises(PeakwardError, match="give inputs that have values"):
+        capture_module(Longest(), (x, torch.empty(2, dtype=torch.long, device="meta")))
+
+
+def test_what_an_unknown_value_was_written_into_is_unknown():
+    class Written(nn.Module):
+        def forward(self, x, lengths):
+            lengths = lengths.clone()
+            lengths[0] = x.argmax()
+            return x[: int(lengths[0])]
+
+    with pytest.raises(PeakwardError, match="operators do not depend on values"):
+        capture_module(Written(), (torch.randn(4), torch.tensor([3, 5])))
 
 
 def test_what_has_no_loss_is_refused():

@@ -89,3 +89,13 @@ def test_attention_without_a_mask_computes_twice_as_much():
     )
     launch_s = on.traffic.launch_s
     assert whole.device_s - launch_s == pytest.approx(2 * (masked.device_s - launch_s))
+
+
+def test_a_read_of_a_value_makes_the_host_wait():
+    class Longest(torch.nn.Module):
+        def forward(self, x, lengths):
+            return x[:, : int(lengths.max())] * 2
+
+    x = torch.empty(2, 16, 8)
+    found = module_time(capture_module(Longest(), (x, torch.tensor([3, 5]))), device())
+    assert [each.n_waits for each in found.phases] == [1]

@@ -1,0 +1,103 @@
+"""Values of a captured step that are known although its tensors have none.
+
+What runs may depend on a mask, on positions, or on the longest of some lengths. Such values follow from the
+inputs that were given and from constants by operators on few integers, and these are computed beside the
+capture. What depends on a parameter or on an activation stays unknown.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
+
+from peakward.lab.models.operator_work import tensors
+
+MOST_ELEMENTS = 2**22
+"""Larger tensors stay unknown: as many take a CPU some milliseconds an operator."""
+_READ = torch.ops.aten._local_scalar_dense.default
+
+
+class KnownValues(TorchDispatchMode):
+    """Computes integers and booleans that are known, and answers the reads of them.
+
+    Args:
+        on_read: Is given each tensor of one element that is read. There the host waits for a GPU.
+    """
+
+    def __init__(self, on_read: Callable[[Tensor], None]) -> None:
+        super().__init__()
+        self._on_read = on_read
+        self._values = WeakIdKeyDictionary()
+
+    def tell(self, stand_in: Tensor, given: Tensor) -> None:
+        """Says the value that a stand-in has, where it is one of few integers, and no mere shape."""
+        if _is_small(given) and not given.is_meta and not isinstance(given, FakeTensor):
+            with no_dispatch():
+                self._values[stand_in] = given.detach().cpu().clone()
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = tensors((args, kwargs))
+        known = [each for each in given if each in self._values]
+        if func is _READ and known:
+            self._on_read(given[0])
+            with no_dispatch():
+                return self._values[given[0]].item()
+        result = func(*args, **kwargs)
+        made = tensors(result)
+        if len(known) == len(given) and made and all(map(_is_small, made)) and _repeats(func):
+            self._compute(func, args, kwargs, made)
+        elif known and func._schema.is_mutable:
+            self._forget(known)
+        return result
+
+    def _compute(self, func: OpOverload, args: Any, kwargs: Any, made: list[Tensor]) -> None:
+        args, kwargs = tree_map_only(Tensor, self._values.__getitem__, (args, kwargs))
+        with no_dispatch():
+            values = func(*args, **kwargs)
+        for each, value in zip(made, tensors(values), strict=True):
+            self._values[each] = value
+
+    def _forget(self, changed: list[Tensor]) -> None:
+        """Forgets these and their views."""
+        lost = {self._values[each].untyped_storage()._cdata for each in changed}
+        for each, value in list(self._values.items()):
+            if value.untyped_storage()._cdata in lost:
+                del self._values[each]
+
+
+def _is_small(tensor: Tensor) -> bool:
+    whole = not (tensor.is_floating_point() or tensor.is_complex())
+    return whole and tensor.numel() <= MOST_ELEMENTS
+
+
+def _repeats(func: OpOverload) -> bool:
+    """Whether the operator gives the same each time: what is drawn or not written does not."""
+    drawn = torch.Tag.nondeterministic_seeded in func.tags
+    return not drawn and "empty" not in str(func.overloadpacket)
+
+
+@contextmanager
+def not_traced() -> Iterator[None]:
+    """While it lasts, transformers does not take a tensor without values for one that is traced.
+
+    Where it traces it may not look into a mask, and builds one where a real step finds that it needs none.
+    """
+    its_own = sys.modules.get("transformers.utils.import_utils")
+    if not hasattr(its_own, "is_fake_tensor"):
+        yield
+        return
+    with patch.object(its_own, "is_fake_tensor", lambda _tensor: False):
+        yield
