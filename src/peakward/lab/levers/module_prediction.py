@@ -68,6 +68,7 @@ def capture_given(
         pass_=pass_,
         loss=loss,
         autocast=precision.AUTOCAST.get(kind),
+        autocast_cache=False,  # As `precision.autocast` has it.
         tokens=round(work.tokens_per_step),
         compute_capability=compute_capability or _capability_here(),
     )

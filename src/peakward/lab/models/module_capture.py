@@ -53,6 +53,7 @@ def capture_module(
     pass_: ModulePass = "forward",
     loss: Loss | None = None,
     autocast: torch.dtype | None = None,
+    autocast_cache: bool = True,
     tokens: int | None = None,
     compute_capability: ComputeCapability = HOPPER,
 ) -> ModuleCapture:
@@ -70,6 +71,8 @@ def capture_module(
         loss: The loss as a function of the module's output; without it the output is the loss, or has
         it as `.loss`.
         autocast: bfloat16 or float16: mixed precision around the forward pass, by CUDA's lists.
+        autocast_cache: Whether autocast keeps what it casts of the parameters until the forward pass is over,
+        as torch's does by default.
         tokens: The tokens of a step, for rates; without it the number of token ids, where the first
         input holds integers.
         compute_capability: The GPU's; the kernel of attention depends on it.
@@ -78,7 +81,7 @@ def capture_module(
         PeakwardError: The operators depend on values; there is no loss; the amount of some arithmetic
         is not known here, as of a convolution; the module runs nothing; or the tokens are not above 0.
     """
-    asked = _Asked(module, args, dict(kwargs or {}), pass_, loss, autocast)
+    asked = _Asked(module, args, dict(kwargs or {}), pass_, loss, autocast, autocast_cache)
     _check(asked)
     if tokens is not None and not 0 < tokens < math.inf:
         raise PeakwardError(
@@ -178,6 +181,7 @@ class _Asked(NamedTuple):
     pass_: ModulePass
     loss: Loss | None
     autocast: torch.dtype | None
+    autocast_cache: bool
 
 
 class _Step:
@@ -194,7 +198,8 @@ class _Step:
         """Makes the stand-ins; the user's own tensors are never touched."""
         trains = self._asked.pass_ != "forward"
         for name, each in self._asked.module.named_parameters():
-            self._parameters[name] = _stand_in(each).requires_grad_(trains and each.requires_grad)
+            # Also where nothing trains: autocast keeps its casts of what requires a gradient alone.
+            self._parameters[name] = _stand_in(each).requires_grad_(each.requires_grad)
         self._buffers = {
             name: self._told(each) for name, each in self._asked.module.named_buffers()
         }
@@ -258,7 +263,7 @@ class _Step:
     def _mixed(self) -> Any:
         if self._asked.autocast is None:
             return nullcontext()
-        return torch.autocast("cpu", self._asked.autocast)
+        return torch.autocast("cpu", self._asked.autocast, cache_enabled=self._asked.autocast_cache)
 
     def _trained(self) -> list[Tensor]:
         return [each for each in self._parameters.values() if each.requires_grad]

@@ -210,6 +210,28 @@ def test_mixed_precision_casts_its_weights():
     assert {each.dtype for each in product.inputs} == {"bfloat16"}
 
 
+@pytest.mark.parametrize("pass_", ["forward", "forward_backward"])
+def test_autocast_keeps_its_casts_of_weights_until_the_forward_pass_is_over(pass_):
+    """Three of 256 × 256 in bf16, which without the cache are let go one by one where nothing trains."""
+    module = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(3)))
+    x = torch.randn(1, 256)
+
+    def casts_at_once(cached):
+        found = capture_module(
+            module,
+            (x,),
+            pass_=pass_,
+            loss=total_loss,
+            autocast=torch.bfloat16,
+            autocast_cache=cached,
+        )
+        casts = [each for each in found.lifetimes if each.n_bytes == 256 * 256 * 2]
+        return max(sum(a.made <= b.made <= a.last for a in casts) for b in casts)
+
+    assert casts_at_once(cached=True) == 3
+    assert casts_at_once(cached=False) == (1 if pass_ == "forward" else 3)
+
+
 def test_transformers_own_models_are_captured_by_name_of_their_inputs():
     transformers = pytest.importorskip("transformers")
     settings = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
