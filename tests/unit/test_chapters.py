@@ -13,6 +13,7 @@ ROOMS = (
     "hardware",
     "lab",
     "models",
+    "patches",
     "records",
     "report",
     "stats",

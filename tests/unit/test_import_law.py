@@ -14,6 +14,7 @@ TORCH_FREE_ROOMS = (
     "diagnose",
     "traces",
     "store",
+    "patches",
     "report",
 )
 LAZY_ROOMS = ("tune", "studies", "api", "cli")

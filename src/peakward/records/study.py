@@ -6,7 +6,7 @@ import msgspec
 
 from peakward.records.calibration import Calibration
 from peakward.records.finding import Diagnosis
-from peakward.records.lever import Trial
+from peakward.records.lever import NumericsVerdict, Trial
 from peakward.records.measurement import Environment, Measurement
 from peakward.records.memory import CaseMemory
 from peakward.records.plan import Forecast
@@ -110,6 +110,23 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Levers that were faster when screened, but not confirmed for lack of time."""
 
 
+class Patch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The best of a run as a change of the user's own files, and what it was checked to give."""
+
+    text: str
+    """The unified diff, for `patch -p1` or `git apply` in the working directory; empty where no file needs a
+    change."""
+    left: tuple[str, ...] = ()
+    """The settings of the best that the diff does not make, a sentence each."""
+    numerics: NumericsVerdict | None = None
+    """The patched module's numbers held to the best's, by the rule of a reordered lever. None where it was
+    not run."""
+    best_s: float | None = None
+    """The median step of the best on the files as they were. None where the two were not timed."""
+    patched_s: float | None = None
+    """The median step of the patched files, timed in turn with it; no lever is pulled but the optimizer's."""
+
+
 class Study(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The results of one command. Reports are views of it; `measurements` are the raw data."""
 
@@ -147,6 +164,8 @@ class Study(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tables: tuple[Table, ...] = ()
     plots: tuple[Plot, ...] = ()
     conclusions: tuple[Conclusion, ...] = ()
+    patch: Patch | None = None
+    """For `run` of a user's module: the best as a change of its files, where one was asked for."""
     unfinished: Unfinished | None = None
     """For `run`: None where the budget sufficed, and in studies older than this field."""
     interrupted: bool = False

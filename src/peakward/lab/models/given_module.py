@@ -47,13 +47,23 @@ def given(made: object) -> GivenModule:
     Raises:
         PeakwardError: None of these; or a module that is compiled or wrapped already.
     """
+    found = given_as_is(made)
+    expect_plain(found.module)
+    return found
+
+
+def given_as_is(made: object) -> GivenModule:
+    """The same where a module may be compiled or wrapped already.
+
+    Raises:
+        PeakwardError: None of what `given` takes.
+    """
     module, batch, loss = _parts(made)
     if not isinstance(module, nn.Module):
         raise PeakwardError(
             f"expected a torch.nn.Module, got {type(module).__name__}: return a module, (module, batch), "
             "(module, batch, loss), or an object with these as attributes"
         )
-    expect_plain(module)
     if loss is not None and not callable(loss):
         raise PeakwardError(
             f"expected a loss that is a function of the module's output, got {type(loss).__name__}"

@@ -41,12 +41,7 @@ def build(case: ModuleCase) -> GivenModule:
             f"expected a module that can be built from its source, got {case.source}: it lived in another "
             "process; give it as py:package.module:factory"
         )
-    now = fingerprint(case.source)
-    if now != case.fingerprint:
-        raise SourceError(
-            f"expected {case.source} as it was described, fingerprint {case.fingerprint}, got {now}: its "
-            "files have changed since; start again"
-        )
+    expect_unchanged(case)
     work = case.workload
     if kind == "hf":
         attention = case.configuration.attention
@@ -58,6 +53,20 @@ def build(case: ModuleCase) -> GivenModule:
         device=case.device,
         seed=work.seed,
     )
+
+
+def expect_unchanged(case: ModuleCase) -> None:
+    """Refuses a source that is not as the case describes it.
+
+    Raises:
+        SourceError: Its files have changed.
+    """
+    now = fingerprint(case.source)
+    if now != case.fingerprint:
+        raise SourceError(
+            f"expected {case.source} as it was described, fingerprint {case.fingerprint}, got {now}: its "
+            "files have changed since; start again"
+        )
 
 
 def files_fingerprint(module: str) -> str:

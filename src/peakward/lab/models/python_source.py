@@ -27,15 +27,23 @@ def build(path: str, *, batch_size: int, seq_len: int, device: str, seed: int) -
         SourceError: There is no such module or function.
         PeakwardError: It cannot be imported, raises, needs other arguments or returns no module.
     """
-    factory = _factory(path)
+    return given(made(path, batch_size=batch_size, seq_len=seq_len, device=device, seed=seed))
+
+
+def made(path: str, *, batch_size: int, seq_len: int, device: str, seed: int) -> object:
+    """The factory's own result, before anything is known of it.
+
+    Raises:
+        SourceError, PeakwardError: as `build`.
+    """
+    found = factory(path)
     offered = {"batch_size": batch_size, "seq_len": seq_len, "device": device}
-    arguments = {name: offered[name] for name in _wanted(factory, path)}
+    arguments = {name: offered[name] for name in _wanted(found, path)}
     torch.manual_seed(seed)
     try:
-        made = factory(**arguments)
+        return found(**arguments)
     except (Exception, SystemExit) as error:  # noqa: BLE001  a user's code may raise anything
         raise_as_bad_input(error, f"a factory {path} that returns")
-    return given(made)
 
 
 def raise_as_bad_input(error: BaseException, expected: str) -> Never:
@@ -98,7 +106,13 @@ def module_and_factory(path: str) -> tuple[str, str]:
     return name, attribute
 
 
-def _factory(path: str) -> Callable[..., object]:
+def factory(path: str) -> Callable[..., object]:
+    """The function that a path names.
+
+    Raises:
+        SourceError: There is no such module or function.
+        PeakwardError: The module cannot be imported.
+    """
     name, attribute = module_and_factory(path)
     # Last, so that a file in the working directory does not hide a module of torch's.
     if str(Path.cwd()) not in sys.path:
@@ -123,9 +137,9 @@ def _factory(path: str) -> Callable[..., object]:
     return found
 
 
-def _wanted(factory: Callable[..., object], path: str) -> list[str]:
+def _wanted(found: Callable[..., object], path: str) -> list[str]:
     try:
-        parameters = inspect.signature(factory).parameters.values()
+        parameters = inspect.signature(found).parameters.values()
     except (TypeError, ValueError):  # The function is written in C.
         return []
     named = [

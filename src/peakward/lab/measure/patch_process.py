@@ -1,0 +1,254 @@
+"""A process that builds a factory's module as its files are, and as they would be:
+`python -m peakward.lab.measure.patch_process ANSWER`.
+"""
+
+import inspect
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from peakward.kernels.ops.loss.api import implementation
+from peakward.lab.data.feed import Resident
+from peakward.lab.levers.configured_step import ConfiguredStep
+from peakward.lab.levers.module_step import DrawnTokens, GivenBatch, ModuleStep, prepared_module
+from peakward.lab.measure import failure, jobs
+from peakward.lab.measure.messages import TurnsRequest
+from peakward.lab.measure.patch_check import Ask, Built, Compared, Refused
+from peakward.lab.measure.site import Site
+from peakward.lab.models import module_source, python_source
+from peakward.lab.models.given_module import GivenModule, given_as_is, repeated_blocks
+from peakward.lab.numerics.judge import Outputs, judge, outputs
+from peakward.lab.numerics.of_module import MAX_LAYERS, few_tokens, of_module
+from peakward.levers.precision import fp32_matmuls
+from peakward.records.case import Case, ModuleCase
+from peakward.records.errors import PeakwardError
+
+PATCHED = "patched"
+"""In the place of a fingerprint: the case of patched files."""
+
+
+def main() -> None:
+    """Answers the question on stdin, into the file that is named."""
+    ask = msgspec.json.decode(sys.stdin.buffer.read(), type=Ask)
+    try:
+        answer: Built | Compared | Refused = _compared(ask) if ask.files else _built(ask.case)
+    except BaseException as error:  # noqa: BLE001  a user's code may raise anything
+        answer = Refused(reason=failure.of_exception(error).reason)
+    Path(sys.argv[1]).write_bytes(msgspec.json.encode(answer))
+
+
+def _built(case: ModuleCase) -> Built:
+    module_source.expect_unchanged(case)
+    path = case.source.partition(":")[2]
+    code = _code(path)
+    made = _made(case)
+    module = given_as_is(made).module
+    kind = "module" if made is module else "tuple" if isinstance(made, tuple) else "object"
+    return Built(
+        made=kind,  # type: ignore[arg-type]
+        blocks=blocks_of(module),
+        file=code[0],
+        name=code[1],
+        line=code[2],
+        modules=tuple(
+            dict.fromkeys(_files(type(each)) for each in module.modules() if _files(type(each)))
+        ),
+    )
+
+
+def blocks_of(module: nn.Module) -> str | None:
+    """An expression of `model` that gives the repeated blocks; None where it repeats none."""
+    blocks = repeated_blocks(module)
+    if blocks is None:
+        return None
+    path = next(name for name, each in module.named_modules() if each is blocks)
+    found: Any = module
+    for part in path.split(".") if path else ():
+        found = getattr(found, part, None)
+    if found is blocks and all(each.isidentifier() for each in path.split(".") if path):
+        return f"model.{path}" if path else "model"
+    return f'model.get_submodule("{path}")'
+
+
+def _files(kind: type) -> str:
+    """The file of a class in the working directory, else nothing."""
+    try:
+        file = Path(inspect.getsourcefile(kind) or "").resolve()
+    except TypeError:
+        return ""
+    return str(file) if _is_theirs(file) else ""
+
+
+def _is_theirs(file: Path) -> bool:
+    inside = file.is_relative_to(Path.cwd().resolve())
+    return (
+        inside
+        and "site-packages" not in file.parts
+        and not file.is_relative_to(python_source.PACKAGE)
+    )
+
+
+def _code(path: str) -> tuple[str, str, int]:
+    """The file, the name and the first line of the factory's code, under what decorates it.
+
+    Raises:
+        PeakwardError: its code is not that of one function or class of that name.
+    """
+    found: Any = inspect.unwrap(python_source.factory(path))
+    wanted = path.rpartition(":")[2].rpartition(".")[2]
+    if isinstance(found, type):
+        file, name = inspect.getsourcefile(found) or "", found.__name__
+        return str(Path(file).resolve()), name, inspect.getsourcelines(found)[1]
+    code: Any = getattr(getattr(found, "__func__", found), "__code__", None)
+    if not isinstance(code, CodeType) or code.co_name not in (wanted, "<lambda>"):
+        raise PeakwardError(
+            f"expected {path} to be a function of that name, got {type(found).__name__}: let a `def` make "
+            "the module"
+        )
+    return str(Path(code.co_filename).resolve()), code.co_name, code.co_firstlineno
+
+
+def _made(case: ModuleCase) -> object:
+    work = case.workload
+    return python_source.made(
+        case.source.partition(":")[2],
+        batch_size=work.batch_size,
+        seq_len=work.seq_len,
+        device=case.device,
+        seed=work.seed,
+    )
+
+
+def _compared(ask: Ask) -> Compared:
+    patched = msgspec.structs.replace(ask.case, configuration=ask.base, fingerprint=PATCHED)
+    subject = of_module(ask.case, ask.case, module_source.build)
+    files = {Path(path): content for path, content in ask.files.items()}
+
+    def candidate() -> Outputs:
+        with _patched(files), _finished(patched, reduced=True) as step:
+            return outputs(step)
+
+    numerics = judge(subject._replace(candidate=candidate), "reordered")
+
+    @contextmanager
+    def prepare(case: Case) -> Iterator[ModuleStep]:
+        assert isinstance(case, ModuleCase)
+        if case.fingerprint == PATCHED:
+            with _patched(files), _finished(case) as step:
+                yield step
+            return
+        with prepared_module(case, module_source.build(case)) as step:
+            yield step
+
+    # There and back, so that what drifts is in both.
+    pair = (ask.case, patched)
+    cases = tuple(
+        each for n in range(ask.n_rounds) for each in (pair if n % 2 == 0 else pair[::-1])
+    )
+    bench = jobs.Bench(Site(), prepare, lambda _event: None)
+    turns = jobs.time_turns(TurnsRequest(cases=cases, protocol=ask.protocol), bench).turns
+    times = [(case, turn.median_s) for case, turn in zip(cases, turns, strict=True)]
+    return Compared(
+        numerics=numerics,
+        best_s=tuple(time_s for case, time_s in times if case is ask.case),
+        patched_s=tuple(time_s for case, time_s in times if case is patched),
+    )
+
+
+class FinishedStep(ModuleStep):
+    """Steps of a module that has its levers already: it is moved, and neither cast nor wrapped."""
+
+    def __init__(self, case: ModuleCase, given: GivenModule) -> None:
+        module = given.module.to(case.device)
+        blocks = repeated_blocks(module)
+        self.n_blocks = 0 if blocks is None else len(blocks)
+        self._calls = (
+            GivenBatch(given, torch.float32)
+            if given.vocab_size is None
+            else DrawnTokens(given, implementation(case.configuration.loss))
+        )
+        batches = self._calls.batches(case.workload, case.device)
+        ConfiguredStep.__init__(self, case, module, Resident(batches))
+
+
+@contextmanager
+def _finished(case: ModuleCase, *, reduced: bool = False) -> Iterator[FinishedStep]:
+    """The step; reduced as `of_module` reduces it, for its numbers."""
+    with fp32_matmuls("fp32"):
+        given = given_as_is(_made(case))
+        if reduced:
+            blocks = repeated_blocks(given.module)
+            if blocks is not None:
+                del blocks[MAX_LAYERS:]
+            work = few_tokens(case.workload) if given.vocab_size is not None else case.workload
+            case = msgspec.structs.replace(case, workload=work)
+        step = FinishedStep(case, given)
+        if reduced:
+            step.model.eval()
+        try:
+            yield step
+        finally:
+            step.release()
+
+
+@contextmanager
+def _patched(files: Mapping[Path, bytes]) -> Iterator[None]:
+    """While it lasts, the user's modules are imported anew, with this content in these files."""
+    kept = {name: each for name, each in sys.modules.items() if _is_imported(each)}
+    finder = Overlay(files)
+    for name in kept:
+        del sys.modules[name]
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [name for name, each in sys.modules.items() if _is_imported(each)]:
+            del sys.modules[name]
+        sys.modules.update(kept)
+
+
+def _is_imported(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    return module.__name__ != "__main__" and file is not None and _is_theirs(Path(file).resolve())
+
+
+class Overlay(MetaPathFinder):
+    """Finds modules as Python does, with other content in some of their files."""
+
+    def __init__(self, files: Mapping[Path, bytes]) -> None:
+        self._files = files
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of a module in one of the files; None leaves it to Python."""
+        spec = PathFinder.find_spec(name, path, target)
+        origin = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
+        if spec is None or origin is None or origin not in self._files:
+            return None
+        spec.loader = _Loader(name, str(origin), self._files[origin])
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    def __init__(self, name: str, path: str, content: bytes) -> None:
+        super().__init__(name, path)
+        self._content = content
+
+    def get_code(self, _name: str) -> CodeType:
+        """The content's own, which no byte code of the file is taken for."""
+        return self.source_to_code(self._content, self.path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Shows of code that fills in scores of attention by a mask, that the mask is causal."""
+
+import ast
+
+
+class NotShownError(Exception):
+    """The reason why a chain is left, as the end of a sentence."""
+
+
+def mask(node: ast.expr | None) -> tuple[ast.expr, ast.expr] | None:
+    """The scores and the condition of `scores.masked_fill(condition, -inf)`."""
+    name, on, args, keywords = called(node)
+    if name != "masked_fill" or on is None or keywords or len(args) != 2:
+        return None
+    if not _is_minus_infinity(args[1]):
+        raise NotShownError("its mask fills in another number than minus infinity")
+    return on, args[0]
+
+
+def expect_causal(owner: ast.ClassDef, condition: ast.expr) -> None:
+    """Shows that a condition is true exactly above the diagonal: `self.mask[..., :n, :n] == 0` of a lower
+    triangle, its inverse, or an upper triangle as it is."""
+    inverted = True
+    match condition:
+        case ast.Compare(left=buffer, ops=[ast.Eq()], comparators=[ast.Constant(value=0 | False)]):
+            pass
+        case ast.UnaryOp(op=ast.Invert(), operand=buffer):
+            pass
+        case ast.Call(func=ast.Attribute(value=buffer, attr="logical_not"), args=[]):
+            pass
+        case _:
+            buffer, inverted = condition, False
+    match buffer:
+        case ast.Subscript(
+            value=ast.Attribute(value=ast.Name(id="self"), attr=name), slice=ast.Tuple(elts=parts)
+        ):
+            pass
+        case _:
+            raise NotShownError("its mask is no slice of a buffer of the module")
+    rows, columns = parts[-2:] if len(parts) > 1 else (None, None)
+    whole = all(_is_whole(each) for each in parts[:-2])
+    if not (
+        whole and _is_first_n(rows) and rows and columns and ast.dump(rows) == ast.dump(columns)
+    ):
+        raise NotShownError(
+            "its mask is not the first n rows and the first n columns of the buffer"
+        )
+    if _triangle(owner, name) != ("tril" if inverted else "triu"):
+        raise NotShownError(f"self.{name} is not shown to be causal")
+
+
+def _triangle(owner: ast.ClassDef, name: str) -> str | None:
+    """`tril` or `triu`, where the class makes the buffer so and nothing of it assigns it anew."""
+    made = []
+    for node in ast.walk(owner):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), attr=attr, ctx=ast.Store()) if (
+                attr == name
+            ):
+                return None
+            case ast.Call(
+                func=ast.Attribute(attr="register_buffer"),
+                args=[ast.Constant(value=said), value, *_],
+            ) if said == name:
+                made.append(value)
+    return _of_ones(made[0]) if len(made) == 1 else None
+
+
+def _of_ones(node: ast.expr) -> str | None:
+    """The triangle of ones under views and casts."""
+    name, on, args, keywords = called(node)
+    if on is None:
+        match node:
+            case ast.Subscript(value=value, slice=ast.Tuple(elts=parts)) if all(
+                map(_is_whole, parts)
+            ):
+                return _of_ones(value)
+            case _:
+                return None
+    if name in ("view", "bool", "unsqueeze", "to", "reshape") and not is_module(on):
+        return _of_ones(on)
+    if name not in ("tril", "triu") or not is_module(on) or not args:
+        return None
+    ones = called(args[0])
+    diagonal = args[1] if len(args) > 1 else keywords.get("diagonal")
+    offset = 0 if diagonal is None else integer(diagonal)
+    square = (
+        ones[0] == "ones" and len(ones[2]) == 2 and ast.dump(ones[2][0]) == ast.dump(ones[2][1])
+    )
+    return name if square and offset == (0 if name == "tril" else 1) else None
+
+
+def _is_minus_infinity(node: ast.expr) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str(text))]):
+            return text.strip().lower() in ("-inf", "-infinity")
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            match inner:
+                case ast.Attribute(attr="inf"):
+                    return True
+                case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str(text))]):
+                    return text.strip().lower() in ("inf", "infinity")
+        case _:
+            pass
+    return False
+
+
+def _is_whole(node: ast.expr) -> bool:
+    match node:
+        case ast.Slice(lower=None, upper=None, step=None):
+            return True
+        case ast.Constant(value=value):
+            return value is None or value is Ellipsis
+        case _:
+            return False
+
+
+def _is_first_n(node: ast.expr | None) -> bool:
+    return (
+        isinstance(node, ast.Slice)
+        and node.lower is None
+        and node.upper is not None
+        and node.step is None
+    )
+
+
+def called(
+    node: ast.expr | None,
+) -> tuple[str, ast.expr | None, list[ast.expr], dict[str | None, ast.expr]]:
+    """The last name of what is called, what it is called on, and the arguments."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=on, attr=name), args=args, keywords=keywords):
+            return name, on, args, {each.arg: each.value for each in keywords}
+        case _:
+            return "", None, [], {}
+
+
+def is_module(node: ast.expr | None) -> bool:
+    """Whether a name is that of torch, or usual for its functional module."""
+    return isinstance(node, ast.Attribute) or (
+        isinstance(node, ast.Name) and node.id in ("torch", "F")
+    )
+
+
+def integer(node: ast.expr) -> int | None:
+    try:
+        found = ast.literal_eval(node)
+    except ValueError:
+        return None
+    return found if isinstance(found, int) else None

@@ -1,0 +1,143 @@
+"""Attention that a file writes out, rewritten where every part of it can be shown."""
+
+import pytest
+import torch
+
+from peakward.patches.attention import in_attention
+from peakward.patches.source import Source
+
+FILE = """\
+import math
+
+import torch
+import torch.nn as nn
+from torch.nn import functional as F
+
+
+class Attention(nn.Module):
+    def __init__(self, n=8, p=0.0):
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+        self.drop = nn.Dropout(p)
+        self.scale = 0.5
+        self.register_buffer("mask", torch.tril(torch.ones(n, n)).view(1, 1, n, n))
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (6, 4)).transpose(1, 2).chunk(3, dim=1)
+        T = x.size(1)
+        # Attention.
+        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))  # scores
+        att = att.masked_fill(self.mask[:, :, :T, :T] == 0, float("-inf"))
+        # Probabilities.
+        att = F.softmax(att, dim=-1)
+        att = self.drop(att)
+        y = att @ v  # mixed
+        return y.transpose(1, 2).flatten(2)
+"""
+SCORES = "att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))"
+MASKED = 'att = att.masked_fill(self.mask[:, :, :T, :T] == 0, float("-inf"))'
+BUFFER = "torch.tril(torch.ones(n, n)).view(1, 1, n, n)"
+LOWER = "att = att.masked_fill(~self.mask[..., :T, :T], -torch.inf)"
+SHOWN = {
+    "as minGPT": (),
+    "divided": ((SCORES, "att = torch.matmul(q, k.mT) / k.shape[-1] ** 0.5"),),
+    "scaled by itself": (
+        (SCORES, "att = q @ k.transpose(-1, -2)\n        att = att * self.scale"),
+    ),
+    "not scaled": ((SCORES, "att = q.matmul(k.transpose(-2, -1))"),),
+    "an inverse": ((MASKED, LOWER), (BUFFER, "torch.tril(torch.ones(n, n)).bool()[None, None]")),
+    "an upper triangle": (
+        (MASKED, 'att = att.masked_fill(self.mask[:T, :T], -float("inf"))'),
+        (BUFFER, "torch.triu(torch.ones(n, n), diagonal=1).bool()"),
+    ),
+    "no mask": ((f"        {MASKED}\n", ""),),
+    "no dropout": (("        att = self.drop(att)\n", ""),),
+    "other names": ((SCORES, SCORES.replace("att", "w")), (MASKED, MASKED.replace("att.", "w."))),
+    "softmax as a method": (("F.softmax(att, dim=-1)", "att.softmax(-1)"),),
+}
+LEFT = {
+    "an additive mask": (((MASKED, "att = att + self.mask[:, :, :T, :T]"),), "scores"),
+    "probabilities that are returned": ((("flatten(2)", "flatten(2), att"),), "used elsewhere"),
+    "a mask that is set": ((("self.scale = 0.5", "self.mask = None"),), "not shown to be causal"),
+    "a window": (((BUFFER, "torch.tril(torch.ones(n, n), diagonal=1)"),), "not shown to be causal"),
+    "no triangle": (((BUFFER, "torch.ones(1, 1, n, n)"),), "not shown to be causal"),
+    "other columns": ((("[:, :, :T, :T]", "[:, :, :T, :n]"),), "first n"),
+    "a finite number": ((('float("-inf")', "-1e9"),), "minus infinity"),
+    "another dropout": ((("nn.Dropout(p)", "Other(p)"),), "nn.Dropout"),
+    "a statement between": (
+        (("        att = self.drop", "        print(att)\n        att = self.drop"),),
+        "behind",
+    ),
+    "a scale of tensors": (((SCORES, "att = (q @ k.transpose(-2, -1)) * self.bias(x)"),), "scale"),
+    "one line for two": (
+        (("att)\n        y =", "att); y ="),),
+        "shares a line",
+    ),
+}
+
+
+def changed(*replacements):
+    text = FILE
+    for old, new in replacements:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def rewritten(text):
+    source = Source("m.py", text.encode())
+    edits, left = in_attention(source)
+    return source.edited(edits).decode(), left
+
+
+def computed(text, **given):
+    space = {}
+    exec(text, space)
+    torch.manual_seed(0)
+    module = space["Attention"](**given).double()
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    torch.manual_seed(1)
+    y = module(x)
+    return y, torch.autograd.grad(y.square().sum(), tuple(module.parameters()))
+
+
+@pytest.mark.parametrize("form", SHOWN)
+def test_a_chain_that_is_shown_becomes_one_call(form):
+    text = changed(*SHOWN[form])
+    after, left = rewritten(text)
+    assert not left
+    assert "softmax" not in after
+    assert "F.scaled_dot_product_attention(" in after
+    assert "# Attention.\n" in after
+    assert "# mixed\n" in after
+    (y, gradients), (y_, gradients_) = computed(text), computed(after)
+    torch.testing.assert_close(y, y_, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradients, gradients_, rtol=1e-12, atol=1e-12)
+
+
+def test_dropout_stays_at_its_rate():
+    after, _ = rewritten(FILE)
+    dropped, _ = computed(after, p=0.5)
+    assert not torch.allclose(dropped, computed(after)[0])
+
+
+@pytest.mark.parametrize("form", LEFT)
+def test_what_is_not_shown_is_left_with_its_reason(form):
+    replacements, why = LEFT[form]
+    text = changed(*replacements)
+    after, left = rewritten(text)
+    assert after == text
+    assert why in left[0]
+
+
+def test_a_sampler_is_no_attention():
+    text = "class A:\n    def f(self, x):\n        x = x.softmax(-1)\n        return x.sum()\n"
+    assert rewritten(text) == (text, ())
+
+
+def test_a_file_without_the_functional_module_names_torch():
+    text = changed(
+        ("from torch.nn import functional as F\n", ""),
+        ("F.softmax(att, dim=-1)", "att.softmax(-1)"),
+    )
+    assert "torch.nn.functional.scaled_dot_product_attention(" in rewritten(text)[0]
