@@ -15,6 +15,8 @@ What the command line does, from Python:
     print(study.best_command)
     print(pw.markdown(study))
 
+    fast = pw.optimize(model, batch, optimizer=optimizer)  # in place, proved; fast.undo() takes it back
+
     study = pw.investigate(step, model=model, optimizer=optimizer)  # a training step of your own
 
     trace = pw.trace("step.json.gz")
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from peakward.api.measuring import measure as measure
     from peakward.api.measuring import measure_step as measure_step
     from peakward.api.measuring import study as study
+    from peakward.api.optimizing import apply as apply
+    from peakward.api.optimizing import optimize as optimize
     from peakward.api.predictions import device as device
     from peakward.api.predictions import floor as floor
     from peakward.api.predictions import plan as plan
@@ -77,6 +81,7 @@ _HOMES = {
     "api.cases": ("case", "lever", "model", "module_case"),
     "api.investigating": ("investigate", "run", "watch"),
     "api.measuring": ("bench", "calibrate", "compare", "measure", "measure_step", "study"),
+    "api.optimizing": ("apply", "optimize"),
     "api.predictions": ("device", "floor", "plan", "plan_serving", "predict"),
     "api.results": ("html", "load", "markdown"),
     "api.traces": ("findings", "trace"),

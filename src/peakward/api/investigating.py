@@ -24,6 +24,7 @@ from peakward.records.finding import Diagnosis
 from peakward.records.lever import Lever, NumericsClass, Objective
 from peakward.records.study import Study
 from peakward.store import artefacts
+from peakward.tune.bench import Obstacle
 from peakward.tune.costs import HEADLINE
 from peakward.tune.investigation import Aim, Investigation
 from peakward.tune.ledger import Budget
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
     import torch
 
     from peakward.lab.measure.sweep import Sweep
+    from peakward.lab.models.given_module import GivenModule
     from peakward.store.database import Store
     from peakward.tune.watch import Watch
 
 DEFAULT_BUDGET_S: dict[DeviceType, float] = {"cpu": 100.0, "cuda": 900.0}
 """On a CPU the whole command then ends within two minutes on two cores."""
-MAX_BUDGET_S = 7 * 86_400.0
 MODULE_COMMAND = (
     "# from Python: pw.run of a live {name}. In processes of its own, from a factory: "
     "peakward run --model py:package.module:factory"
@@ -186,7 +187,7 @@ def investigate(
         budget_s=allowed_s,
         command=STEP_COMMAND.format(name=called),
         obstacle=obstacle,
-        to_command=_no_command,
+        to_command=no_command,
     )
     with Store.open(place) as store, workers:
         sweep = Sweep(store, workers, here.environment)
@@ -249,23 +250,29 @@ def investigation(
     sought: Aim,
     command: str,
     to_command: Callable[[LeverCase], str | None],
+    beside: Obstacle = lambda _lever, _base: None,
 ) -> Investigation:
     """Checks what is asked against this machine.
 
     Args:
         levers: names to try; None tries all that apply here.
         command: the line that repeats it.
+        beside: why a lever cannot be tried for another reason than the machine, or None.
 
     Raises:
         PeakwardError: the case cannot run here, or a lever that was named cannot apply.
     """
     runnable((case,), here)
+    named = () if levers is None else allowed(levers_named(levers), case, here, sought)
+    for each in named:
+        if (reason := beside(each, case)) is not None:
+            raise PeakwardError(f"expected levers that can apply here: {each.name} {reason}")
     return Investigation(
         case=case,
-        levers=LEVERS if levers is None else allowed(levers_named(levers), case, here, sought),
+        levers=LEVERS if levers is None else named,
         budget_s=budget_s,
         command=command,
-        obstacle=lambda lever, base: lever_obstacle(lever, base, here),
+        obstacle=lambda lever, base: beside(lever, base) or lever_obstacle(lever, base, here),
         to_command=to_command,
         aim=sought,
     )
@@ -336,9 +343,10 @@ def seconds_of(budget_s: float | None, device: DeviceType) -> float:
     if budget_s is None:
         return DEFAULT_BUDGET_S[device]
     found = check.real(budget_s)
-    if found is None or not 1.0 <= found <= MAX_BUDGET_S:
+    if found is None or not 1.0 <= found <= check.MAX_DURATION_S:
         raise PeakwardError(
-            f"expected budget_s from 1 to {MAX_BUDGET_S:,.0f}, got {quoted(budget_s)}: it is in seconds"
+            f"expected budget_s from 1 to {check.MAX_DURATION_S:,.0f}, got {quoted(budget_s)}: it is in "
+            "seconds"
         )
     return found
 
@@ -364,26 +372,33 @@ def _run_module(
     if loss is not None:
         check.function(loss, "loss", "a function of the module's output")
     session.expect_torch()
-    from peakward.lab.measure.live_module import LiveWorkers, live_case
-    from peakward.lab.measure.sweep import Sweep
+    from peakward.lab.measure.live_module import live_case
     from peakward.lab.models.given_module import given
-    from peakward.store.database import Store
 
     taken = given((module, batch, loss))
     case = live_case(taken, pass_)
-    here = this_machine(case.device)
     asked = investigation(
         case,
         levers,
-        here,
+        this_machine(case.device),
         budget_s=seconds_of(budget_s, case.device),
         sought=sought,
         command=MODULE_COMMAND.format(name=type(module).__name__),
-        to_command=_no_command,
+        to_command=no_command,
     )
+    return on_copies(asked, taken, db)
+
+
+def on_copies(asked: Investigation, taken: "GivenModule", db: Path) -> Study:
+    """The investigation of a live module, on copies of it."""
+    from peakward.lab.measure.live_module import LiveWorkers
+    from peakward.lab.measure.sweep import Sweep
+    from peakward.store.database import Store
+
+    here = this_machine(asked.case.device)
     with Store.open(db) as store, LiveWorkers(taken) as workers:
         sweep = Sweep(store, workers, here.environment)
-        session.expect_sound(case, sweep, asked.budget_s)
+        session.expect_sound(asked.case, sweep, asked.budget_s)
         return _investigated(asked, sweep, store)
 
 
@@ -398,7 +413,7 @@ def _investigated(asked: Investigation, sweep: "Sweep", store: "Store") -> Study
     )
 
 
-def _no_command(_case: LeverCase) -> None:
+def no_command(_case: LeverCase) -> None:
     """No line of the command line runs what lives in this process."""
 
 

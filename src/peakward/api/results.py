@@ -42,7 +42,10 @@ def record(found: Result) -> msgspec.Struct:
     from peakward.api.traces import report
     from peakward.traces.memory.memory import Memory
     from peakward.traces.trace import Trace
+    from peakward.tune.optimized import Optimized
 
+    if isinstance(found, Optimized):
+        return found.report
     if isinstance(found, Memory):
         return found.report()
     if isinstance(found, Trace):

@@ -12,6 +12,7 @@ from peakward.api.machine import runnable, this_machine
 from peakward.api.measuring import grid
 from peakward.cli import options, output, parse, watch
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
+from peakward.records import check
 from peakward.records.case import Case
 from peakward.records.measurement import Environment, Protocol
 from peakward.records.plan import DryRun, PlannedStep
@@ -84,7 +85,7 @@ def _protocols(given: Options) -> tuple[Protocol, ...]:
         steps = parse.whole(given.steps, "--steps", low=1, high=MAX_STEPS)
         fields |= {"min_steps": steps, "max_steps": steps}
     if given.timeout is not None:
-        fields["timeout_s"] = parse.duration_s(given.timeout, "--timeout")
+        fields["timeout_s"] = check.duration_s(given.timeout, "--timeout")
     return tuple(
         msgspec.structs.replace(Protocol(), warmup_steps=_warmup(text), **fields)
         for text in parse.split(given.warmup, "--warmup")

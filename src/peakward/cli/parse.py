@@ -92,10 +92,6 @@ def _one_line(box: str) -> str:
     return " ".join(" ".join(paragraph).split()).rstrip(".")
 
 
-MAX_BUDGET_S = 7 * 86_400.0
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
 def split(text: str, option: str) -> tuple[str, ...]:
     """A comma list's items, each once, in the order given."""
     items = tuple(dict.fromkeys(item.strip() for item in text.split(",")))
@@ -128,18 +124,6 @@ def memory_bytes(text: str, option: str) -> int:
             "for example 24 or 0.5"
         )
     return round(size * GIB)
-
-
-def duration_s(text: str, option: str) -> float:
-    """Seconds of "90", "90s", "5m" or "1h"."""
-    match = re.fullmatch(r"([0-9.]+)\s*([smh]?)", text.strip())
-    amount = _number(match[1]) if match else None
-    seconds = amount * _SECONDS[match[2]] if match and amount is not None else math.nan
-    if not 1.0 <= seconds <= MAX_BUDGET_S:
-        raise PeakwardError(
-            f"expected a time from 1s to 168h for {option}, got {text[:40]!r}: for example 90s, 5m or 1h"
-        )
-    return seconds
 
 
 def share(text: str, option: str) -> float:

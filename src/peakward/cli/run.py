@@ -12,6 +12,7 @@ from peakward.api.machine import Machine, this_machine
 from peakward.api.reproduce import to_command
 from peakward.cli import options, output, parse, watch
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
+from peakward.records import check
 from peakward.records.case import LeverCase
 from peakward.records.plan import DryRun, Forecast, PlannedStep
 from peakward.records.prediction import Prediction
@@ -102,7 +103,7 @@ def _asked(given: Options, here: Machine, command: str) -> Investigation:
         here,
         budget_s=DEFAULT_BUDGET_S[here.device]
         if given.budget is None
-        else parse.duration_s(given.budget, "--budget"),
+        else check.duration_s(given.budget, "--budget"),
         sought=sought,
         command=command,
         to_command=lambda best: to_command(best, given.case.model),

@@ -14,7 +14,7 @@ from peakward.api.cases import MAX_BATCH_SIZE, MAX_SEQ_LEN, check_length
 from peakward.api.machine import Machine, runnable, this_machine
 from peakward.api.measuring import studies
 from peakward.cli import options, output, watch
-from peakward.cli.parse import duration_s, parse, split, whole
+from peakward.cli.parse import parse, split, whole
 from peakward.cli.vocabulary import (
     ResultOptions,
     Results,
@@ -151,7 +151,7 @@ def _scope(given: Options, here: Machine) -> Scope:
     if given.memory_limit is not None:
         wanted["limits_bytes"] = tuple(options.memory_limits(given.memory_limit))
     if given.timeout is not None:
-        wanted["timeout_s"] = duration_s(given.timeout, "--timeout")
+        wanted["timeout_s"] = check.duration_s(given.timeout, "--timeout")
     if given.data is not None:
         from peakward.lab.data import text
 

@@ -3,6 +3,7 @@
 import math
 import operator
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +16,8 @@ from peakward.records.errors import PeakwardError, look_up, quoted
 R = TypeVar("R", bound=msgspec.Struct)
 
 GIB = 2**30
+MAX_DURATION_S = 7 * 86_400.0
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 LONGEST_TEXT = 4096
 """Characters of a name or a path: as long as a path may be on Linux."""
 LONGEST_PART_BYTES = 255
@@ -117,6 +120,20 @@ def rate(value: object, name: str) -> float:
             f"expected {name} above 0, got {quoted(value)}: give a finite number, or leave it out"
         )
     return found
+
+
+def duration_s(text: str, name: str) -> float:
+    """Seconds of "90", "90s", "5m" or "1h"."""
+    match = re.fullmatch(r"([0-9.]{1,20})\s*([smh]?)", text.strip())
+    try:
+        seconds = float(match[1]) * _SECONDS[match[2]] if match else math.nan
+    except ValueError:
+        seconds = math.nan
+    if not 1.0 <= seconds <= MAX_DURATION_S:
+        raise PeakwardError(
+            f"expected a time from 1s to 168h for {name}, got {quoted(text)}: for example 90s, 5m or 1h"
+        )
+    return seconds
 
 
 def real(value: object) -> float | None:

@@ -146,9 +146,30 @@ class Call(NamedTuple):
     variant: str = ""
 
 
+def of_module(study: Any) -> Any:
+    """A run of a live nn.Linear(2, 2) that found nothing."""
+    from peakward.lab.measure.live_module import live_case
+    from peakward.lab.models.given_module import given
+    from peakward.tune.costs import HEADLINE
+
+    case = live_case(given((torch.nn.Linear(2, 2), torch.ones(1, 2))), "forward_backward")
+    measured = pw.Measurement(
+        id="m",
+        case=case,
+        protocol=HEADLINE,
+        environment=study.environment,
+        started_at=study.started_at,
+        wall_s=1.0,
+        status="ok",
+        n_parameters=6,
+    )
+    return replace(study, name="run", measurements=(measured,), steps=())
+
+
 def calls(study: Any, calibration: Any, trace: Any) -> tuple[Call, ...]:
     """All; the results that some functions take are made by the test."""
     module = Begins()
+    optimized = of_module(study)
     batch = torch.ones(1, 2)
     work = {"batch_size": WHOLE + NOTHING, "seq_len": WHOLE + NOTHING, "pass_": CHOICE + NOTHING}
     where = {"memory_limit_bytes": WHOLE, "device": (*CHOICE, "gpu")}
@@ -345,6 +366,39 @@ def calls(study: Any, calibration: Any, trace: Any) -> tuple[Call, ...]:
                 **sought,
             },
             "module",
+        ),
+        Call(
+            pw.optimize,
+            {"model": module, "batch": batch},
+            {
+                "model": (*RECORD, None, torch.nn.Linear),
+                "batch": (5, "x", b"x", None, [], {}, Odd(), torch.tensor(3), [5]),
+                "loss": FUNCTION,
+                "optimizer": (*RECORD, torch.optim.SGD, module),
+                "levers": NAMES,
+                "budget": (*SECONDS[1:], "", "x", "0s", "4 minutes", "4d", LONG),
+                "objective": CHOICE + NOTHING,
+                "max_memory_bytes": WHOLE,
+                "numerics": CHOICE + NOTHING,
+                **db,
+            },
+        ),
+        Call(
+            pw.optimize,
+            {"model": module, "loader": [batch]},
+            {"loader": (None, 5, NAN, True, Odd(), iter([batch]), "x", b"x", Path("x"), [])},
+            "fed",
+        ),
+        Call(
+            pw.apply,
+            {"study": optimized, "model": torch.nn.Linear(2, 2)},
+            {
+                "study": (*FILE, None, study, _TINY),
+                "model": (*RECORD, None, torch.nn.Linear, module, torch.nn.Linear(2, 3)),
+                "optimizer": (*RECORD, torch.optim.SGD, module),
+                "batch": (5, "x", b"x", [], {}, Odd(), [5]),
+                "loss": FUNCTION,
+            },
         ),
         Call(
             pw.investigate,

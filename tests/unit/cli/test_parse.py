@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from peakward.cli import parse as cli_parse
 from peakward.cli.parse import option_names, parse
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results
+from peakward.records import check
 from peakward.records.errors import PeakwardError
 
 
@@ -94,7 +95,7 @@ READERS = (
     lambda text: cli_parse.split(text, "--x"),
     lambda text: cli_parse.whole(text, "--x", low=1, high=100),
     lambda text: cli_parse.memory_bytes(text, "--x"),
-    lambda text: cli_parse.duration_s(text, "--x"),
+    lambda text: check.duration_s(text, "--x"),
     lambda text: cli_parse.share(text, "--x"),
     lambda text: cli_parse.amount(text, "--x", high=1e6),
 )
@@ -137,7 +138,7 @@ def test_both_bounds_are_written_alike():
     ("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1.5h", 5400), (" 2 m ", 120)]
 )
 def test_durations(text, seconds):
-    assert cli_parse.duration_s(text, "--budget") == seconds
+    assert check.duration_s(text, "--budget") == seconds
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_durations(text, seconds):
 )
 def test_what_is_no_duration(text):
     with pytest.raises(PeakwardError, match="for --budget, got"):
-        cli_parse.duration_s(text, "--budget")
+        check.duration_s(text, "--budget")
 
 
 def test_memory_is_in_gib():

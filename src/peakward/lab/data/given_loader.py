@@ -120,6 +120,22 @@ def expect_repeatable(loader: Iterable[Any]) -> None:
         )
 
 
+def first_batch(loader: Iterable[Any] | None) -> Any:
+    """The first batch of a new epoch; the loader is then as before.
+
+    Raises:
+        PeakwardError: no loader, one that cannot be begun again, or one without a batch.
+    """
+    if loader is None:
+        raise PeakwardError("expected a batch or a loader that gives one, got neither: give one")
+    expect_repeatable(loader)
+    with kept_loader(loader):
+        batch = next(iter(loader), _END)
+    if batch is _END:
+        raise PeakwardError("expected a loader with a batch, got one without: give another")
+    return batch
+
+
 @contextmanager
 def kept_loader(loader: Iterable[Any] | None) -> Iterator[None]:
     """Restores, on leaving, the random generators of the loader and of its samplers, and ends the

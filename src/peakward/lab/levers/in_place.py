@@ -32,8 +32,13 @@ class Live:
 
     @property
     def device(self) -> DeviceType:
-        """The device of the first parameter."""
-        return "cuda" if next(self.model.parameters()).is_cuda else "cpu"
+        """The kind of its device."""
+        return "cuda" if self.place.type == "cuda" else "cpu"
+
+    @property
+    def place(self) -> torch.device:
+        """Where the first parameter lies."""
+        return next(self.model.parameters()).device
 
 
 class Applied:
@@ -93,11 +98,34 @@ def _in_precision(live: Live, kind: Precision) -> Iterator[Undo]:
         yield module_levers.wrap_forward([live.model], _in_autocast(live.device, dtype))
 
 
+def obstacle(live: Live, configuration: Configuration, base: Configuration) -> str | None:
+    """Why a configuration cannot be applied to what lives, its whole step included, or None.
+
+    The optimizer is asked by setting it and taking that back, so that nothing is told twice.
+    """
+    optimizer = live.optimizer
+    if configuration.precision == "fp16-mixed" != base.precision:
+        return SCALES
+    if optimizer is None:
+        return None
+    if configuration.cuda_graphs and "capturable" not in optimizer.defaults:
+        return f"needs an optimizer that takes capturable=True, got {type(optimizer).__name__}"
+    try:
+        undos = catalogue.apply_to_optimizer(optimizer, configuration, base)
+    except PeakwardError as error:
+        return f"cannot be set where it lives: {error}"
+    for undo in undos:
+        undo()
+    return None
+
+
+SCALES = "scales the loss: call torch.amp.GradScaler in the step, or take bf16-mixed"
+
+
 def _expect_in_place(configuration: Configuration, base: Configuration) -> None:
     if configuration.precision == "fp16-mixed" != base.precision:
         raise PeakwardError(
-            "expected a precision that a model can have by itself, got fp16-mixed, which scales the loss: "
-            "call torch.amp.GradScaler in the step, or take bf16-mixed"
+            f"expected a precision that a model can have by itself, got fp16-mixed, which {SCALES}"
         )
     if configuration.cuda_graphs:
         raise PeakwardError(

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from peakward.lab.levers.module_check import check_given
@@ -70,11 +70,45 @@ def live_case(given: GivenModule, pass_: ModulePass) -> ModuleCase:
 
 
 def _fingerprint(given: GivenModule) -> str:
-    """The fingerprint of the code of all its modules and of the loss, and of the parameters' content."""
+    """The fingerprint of the code of all its modules and of the loss, and of the parameters' content; behind
+    a hyphen that of its parameters' names and shapes alone."""
     kinds = dict.fromkeys(type(each) for each in given.module.modules())
     digest = hashlib.sha256("".join(map(source, kinds)).encode())
     digest.update(fingerprint(given.loss or type(given.module).forward, given.module).encode())
-    return digest.hexdigest()[:16]
+    return f"{digest.hexdigest()[:16]}-{_shapes(given.module)}"
+
+
+def _shapes(module: nn.Module) -> str:
+    told = [f"{name} {tuple(each.shape)}" for name, each in module.named_parameters()]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:8]
+
+
+def expect_model_of(case: ModuleCase, n_parameters: int | None, model: nn.Module) -> None:
+    """Refuse a model that a study's case is not of, as far as its record says.
+
+    Args:
+        n_parameters: of the study's model, where it was measured.
+
+    Raises:
+        PeakwardError: it is of another class, has other parameters or lies on another device.
+    """
+    name, device = type(model).__name__, type_of(_place(GivenModule(module=model)))
+    _, is_live, wanted = case.source.rpartition("live:")
+    n = sum(each.numel() for each in model.parameters())
+    if is_live and wanted != name:
+        raise PeakwardError(f"expected a {wanted}, which the study is of, got a {name}")
+    alike = case.fingerprint.rpartition("-")[2] == _shapes(model)
+    if (is_live and not alike) or n_parameters not in (None, n):
+        count = "others" if n_parameters is None else f"{n_parameters:,} in other shapes"
+        raise PeakwardError(
+            f"expected the parameters that the study is of ({count}), got {n:,} of {name}: run "
+            "pw.optimize on this model"
+        )
+    if case.device != device:
+        raise PeakwardError(
+            f"expected a model on {case.device}, where the study was made, got one on {device}: move it "
+            "with .to(), or run pw.optimize"
+        )
 
 
 def _tensors(given: GivenModule) -> list[Tensor]:

@@ -1,5 +1,7 @@
 """A user's module, with the inputs that it is called on and the blocks that it repeats."""
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,10 +72,17 @@ def given_as_is(made: object) -> GivenModule:
         )
     if batch is None:
         return GivenModule(module=module, loss=loss, vocab_size=_vocab_size(module))
-    args, kwargs = _inputs(batch)
+    args, kwargs = called_on(batch)
     if not any(isinstance(each, Tensor) for each in tree_leaves((args, kwargs))):
         raise PeakwardError(f"expected a batch that holds tensors, got {type(batch).__name__}")
-    return GivenModule(module=module, args=args, kwargs=kwargs, loss=loss)
+    return GivenModule(
+        module=module, args=args, kwargs=kwargs, loss=loss, keeps_buffers=keeps_buffers(module)
+    )
+
+
+def keeps_buffers(module: nn.Module) -> bool:
+    """Whether the module is one of transformers (`GivenModule.keeps_buffers`)."""
+    return any(kind.__module__.startswith("transformers.") for kind in type(module).__mro__)
 
 
 def _parts(made: object) -> tuple[object, Any, Any]:
@@ -89,7 +98,8 @@ def _parts(made: object) -> tuple[object, Any, Any]:
     return module, getattr(made, "batch", None), getattr(made, "loss", None)
 
 
-def _inputs(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def called_on(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments for a batch: a tensor, a sequence of positional or a mapping of named inputs."""
     if isinstance(batch, Mapping):
         return (), dict(batch)
     if isinstance(batch, Sequence) and not isinstance(batch, str):
@@ -122,6 +132,27 @@ def expect_plain(module: nn.Module) -> None:
                 f"expected a plain module, got one that `.compile()` was called on in {where}: leave that "
                 "out; compilation is a lever here"
             )
+
+
+def loss_on(loss: Callable[..., Tensor] | None, batch: Any) -> Loss | None:
+    """The loss as a function of the output alone, where it may take the batch beside it."""
+    if loss is None or not _takes_batch(loss):
+        return loss
+    return functools.wraps(loss)(lambda output: loss(output, batch))
+
+
+def _takes_batch(loss: Callable[..., Tensor]) -> bool:
+    try:
+        wanted = inspect.signature(loss).parameters.values()
+    except ValueError:  # One written in C says nothing.
+        return False
+    needed = [
+        each
+        for each in wanted
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        and each.default is each.empty
+    ]
+    return len(needed) == 2
 
 
 def _vocab_size(module: nn.Module) -> int:

@@ -1,0 +1,203 @@
+"""Makes a model faster where it lives: `optimize`, and `apply` of what an earlier study found."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from peakward.api import session, stored
+from peakward.api.cases import levers_named
+from peakward.api.investigating import (
+    MODULE_COMMAND,
+    aim,
+    investigation,
+    no_command,
+    on_copies,
+    seconds_of,
+)
+from peakward.api.machine import this_machine
+from peakward.api.session import DB
+from peakward.levers import catalogue
+from peakward.records import check
+from peakward.records.case import Configuration, LeverCase, ModuleCase
+from peakward.records.errors import PeakwardError, quoted
+from peakward.records.lever import Lever, NumericsClass, Objective
+from peakward.records.study import Study
+from peakward.store import artefacts
+from peakward.tune.investigation import Aim
+from peakward.tune.lever_stack import LeverStack
+from peakward.tune.optimized import Optimized
+
+if TYPE_CHECKING:
+    import torch
+
+    from peakward.lab.levers.in_place import Live
+
+SEARCHES = 0.8
+"""The share of the budget for the search; the rest is for the proof in place."""
+
+
+def optimize(
+    model: "torch.nn.Module",
+    batch: "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None" = None,
+    *,
+    loss: "Callable[..., torch.Tensor] | None" = None,
+    optimizer: "torch.optim.Optimizer | None" = None,
+    loader: Iterable[Any] | None = None,
+    levers: Sequence[str] | None = None,
+    budget: str | float | None = None,
+    objective: Objective = "latency",
+    max_memory_bytes: int | None = None,
+    numerics: NumericsClass = "approximate",
+    db: str | Path = DB,
+) -> Optimized:
+    """Find the best composition of levers, apply it to the model and the optimizer in place, and prove it
+    there.
+
+    The search runs on copies. Then the live step is timed in turns, with the composition and without;
+    parameters, moments, gradients and random states are as before. What does not prove better in place is
+    taken back, and the handle says why.
+
+    Args:
+        model: a plain module in fp32, which stays the object that it is, with all of its parameters.
+        batch: a tensor, or a sequence or mapping of inputs, on the model's device; the first tensor is
+            (batch_size, seq_len, …). None: the loader's first.
+        loss: of the model's output, or of the output and the batch; without it the output is the loss, or
+            has it as `.loss`.
+        optimizer: the one that trains the model. Without it a step is forward and backward.
+        loader: gives the batch where none is given; it is left as it was.
+        levers: names to try; None tries all that can be applied in place.
+        budget: about how long it may take: seconds, or text such as "90s" or "4m". None: as for `run`.
+        objective: what levers are judged by.
+        max_memory_bytes: nothing is kept whose peak allocated memory is above it.
+        numerics: the class beyond which no lever is tried.
+        db: where results are kept.
+
+    Returns:
+        The handle: `.levers`, `.report`, `.proof`, `.step(batch)` and `.undo()`.
+
+    Raises:
+        PeakwardError: a model, a batch or a loss that cannot be stepped, or a named lever that cannot apply.
+    """
+    names = None if levers is None else check.texts(levers, "levers", "levers")
+    place = check.path(db, "db")
+    artefacts.check(place, overwrite=True, by="db")
+    if max_memory_bytes is not None:
+        max_memory_bytes = check.memory_bytes(max_memory_bytes, "max_memory_bytes")
+    if loss is not None:
+        check.function(loss, "loss", "a function of the model's output")
+    budget_s = check.duration_s(budget, "budget") if isinstance(budget, str) else budget
+    session.expect_torch()
+    from peakward.lab.data.given_loader import first_batch
+    from peakward.lab.levers.in_place import Live
+    from peakward.lab.measure.live_module import live_case
+    from peakward.lab.models.given_module import expect_live, given, loss_on
+
+    expect_live(model, optimizer)
+    if batch is None:
+        batch = first_batch(loader)
+    taken = given((model, batch, loss_on(loss, batch)))
+    case = live_case(taken, "forward_backward" if optimizer is None else "train_step")
+    here = this_machine(case.device)
+    allowed_s = seconds_of(budget_s, case.device)
+    ends_s = time.monotonic() + allowed_s
+    sought = aim(objective, max_memory_bytes, numerics, here)
+    live = Live(model=model, optimizer=optimizer, keeps_buffers=taken.keeps_buffers)
+    asked = investigation(
+        case,
+        names,
+        here,
+        budget_s=SEARCHES * allowed_s,
+        sought=sought,
+        command=MODULE_COMMAND.format(name=type(model).__name__),
+        to_command=no_command,
+        beside=_in_place(live, case.configuration),
+    )
+    found = on_copies(asked, taken, place)
+    stack = _stack(found, case)
+    return Optimized(found, live, stack, loss=loss, batch=batch, aim=sought, until_s=ends_s)
+
+
+def apply(
+    study: Study | str | Path,
+    model: "torch.nn.Module",
+    optimizer: "torch.optim.Optimizer | None" = None,
+    *,
+    batch: "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None" = None,
+    loss: "Callable[..., torch.Tensor] | None" = None,
+) -> Optimized:
+    """Apply what an earlier study found to a model and an optimizer in place, without a search.
+
+    Args:
+        study: of `optimize` or `run`, or the path of its file or database.
+        model: of the class and with the parameters that the study is of, on the same kind of device.
+        optimizer: the one that trains it.
+        batch: what to prove it on, as for `optimize`; None: it is applied without a proof.
+        loss: as for `optimize`.
+
+    Raises:
+        PeakwardError: no study of a module, or one of another model.
+    """
+    if not isinstance(study, Study):
+        study = stored.load(str(check.path(study, "a study")), DB)
+    if loss is not None:
+        check.function(loss, "loss", "a function of the model's output")
+    base = _base(study)
+    stack = _stack(study, base)
+    session.expect_torch()
+    from peakward.lab.levers.in_place import Live
+    from peakward.lab.measure.live_module import expect_model_of
+    from peakward.lab.models.given_module import (
+        expect_live,
+        expect_module,
+        expect_plain,
+        given,
+        keeps_buffers,
+    )
+
+    expect_live(expect_module(model), optimizer)
+    expect_plain(model)
+    if batch is not None:
+        given((model, batch, loss))
+    expect_model_of(base, study.measurements[0].n_parameters, model)
+    live = Live(model=model, optimizer=optimizer, keeps_buffers=keeps_buffers(model))
+    return Optimized(
+        study, live, stack, loss=loss, batch=batch, aim=Aim(), until_s=time.monotonic()
+    )
+
+
+def _base(study: Study) -> ModuleCase:
+    """The module as it was before the study.
+
+    Raises:
+        PeakwardError: it is of no module, or no search.
+    """
+    base = study.measurements[0].case if study.measurements else None
+    if not isinstance(base, ModuleCase) or study.steps is None:
+        raise PeakwardError(
+            f"expected a study by pw.optimize or pw.run of a module, got {quoted(study.title)}: run one"
+        )
+    return base
+
+
+def _stack(study: Study, base: ModuleCase) -> LeverStack:
+    """The levers of the study's best composition, on its baseline."""
+    by_id = {each.id: each.lever for each in study.trials}
+    return LeverStack(
+        base=base, levers=levers_named(by_id[each] for each in study.steps or () if each in by_id)
+    )
+
+
+def _in_place(live: "Live", base: Configuration) -> Callable[[Lever, LeverCase], str | None]:
+    """Why a lever on a case could not be applied to what lives, asked once for each setting."""
+    from peakward.lab.levers.in_place import obstacle
+
+    known: dict[Configuration, str | None] = {}
+
+    def told(lever: Lever, _base: LeverCase) -> str | None:
+        changed = catalogue.with_settings(base, dict(lever.sets))
+        if changed not in known:
+            known[changed] = obstacle(live, changed, base)
+        return known[changed]
+
+    return told

@@ -1,0 +1,192 @@
+"""A model with a configuration at work in it: applied where the model lives, proved there, and taken back."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from peakward.records.case import Configuration, LeverCase
+from peakward.records.lever import Trial
+from peakward.records.result import Result
+from peakward.records.study import Study
+from peakward.report.format import format_cell
+from peakward.stats.pairs import inverted
+from peakward.tune.costs import TURN
+from peakward.tune.investigation import Aim
+from peakward.tune.lever_stack import LeverStack
+from peakward.tune.proof import COMPOSITION
+from peakward.tune.trials import Comparison, judged
+
+if TYPE_CHECKING:
+    import torch
+
+    from peakward.lab.levers.in_place import Applied, Live
+    from peakward.lab.levers.whole_step import WholeStep
+    from peakward.lab.measure.messages import Turn
+
+Loss = Callable[..., "torch.Tensor"]
+NOT_FASTER = "Nothing was found that is better: the model is as it was."
+LEAST_PAIRS, MOST_PAIRS = 4, 12
+ROUNDS = "turns of this process"
+
+
+class Optimized(Result):
+    """A model and an optimizer with the best composition of levers at work in them.
+
+    Attributes:
+        report: the study that found it, with notes on what was done in place.
+        levers: the names of the levers that are at work; empty where none is.
+        configuration: all that is set, as the study's cases have it.
+        proof: the step of the live model with and without the levers, timed in turns in this process; None
+            where it was not timed.
+        notes: what was not applied, was taken back or was lost, and why.
+    """
+
+    def __init__(
+        self,
+        report: Study,
+        live: "Live",
+        stack: LeverStack,
+        *,
+        loss: "Loss | None",
+        batch: Any | None,
+        aim: Aim,
+        until_s: float,
+    ) -> None:
+        """Prove the levers in place and put them to work, or say why they are not at work.
+
+        Args:
+            batch: what to prove them on; None: they are put to work unproved.
+            until_s: the time by `time.monotonic` after which nothing more is timed.
+        """
+        self._study, self._live, self._stack, self._loss = report, live, stack, loss
+        self._applied: Applied | None = None
+        self._step: WholeStep | None = None
+        self.proof: Trial | None = None
+        self.notes: tuple[str, ...] = ()
+        if not stack.levers:
+            self.notes = (NOT_FASTER,)
+            return
+        try:
+            if batch is not None:
+                self.proof = self._proved(batch, aim, until_s)
+            self._applied = self._put(stack.top)
+        except Exception as error:  # noqa: BLE001  compilers and a user's code may raise anything
+            from peakward.lab.measure.failure import of_exception
+
+            why = of_exception(error).reason
+            self.notes = (f"Taken back: it does not run where the model lives: {why}",)
+        if self.proof is not None and self.proof.verdict != "kept":
+            self.undo()
+            self.notes = (
+                *self.notes,
+                f"Taken back: in place it is not better: {self.proof.reason}.",
+            )
+
+    @property
+    def report(self) -> Study:
+        """The study, with the notes."""
+        return msgspec.structs.replace(self._study, notes=(*self._study.notes, *self.notes))
+
+    @property
+    def levers(self) -> tuple[str, ...]:
+        """The levers at work, in the order in which they were pulled."""
+        held = () if self._applied is None else self._stack.levers
+        return tuple(each.name for each in held)
+
+    @property
+    def configuration(self) -> Configuration:
+        """The settings of the model and its optimizer now."""
+        case = self._stack.base if self._applied is None else self._stack.top
+        return case.configuration
+
+    def step(self, batch: Any) -> "torch.Tensor":
+        """Train on a batch: forward, loss, backward, update. With `cuda-graphs` it replays a graph.
+
+        Args:
+            batch: as for `optimize`; other shapes than before may have to be compiled or captured.
+
+        Returns:
+            The loss before the update, a scalar without a graph.
+        """
+        if self._step is None:
+            self._step = self._new_step(self.configuration)
+        return self._step(batch)
+
+    def undo(self) -> tuple[str, ...]:
+        """Take every lever back. A second call does nothing.
+
+        Before any training all is as it was, bit for bit: outputs, gradients, state_dict, flags of the
+        optimizer, settings of torch. What was trained meanwhile stays trained.
+
+        Returns:
+            What could not be given back, a sentence each.
+        """
+        if self._step is not None:
+            self._step.release()
+            self._step = None
+        if self._applied is None:
+            return ()
+        lost = self._applied.undo()
+        self._applied = None
+        self.notes = (*self.notes, *lost)
+        return lost
+
+    def __repr__(self) -> str:
+        if self._applied is None:
+            said = self.notes[-1] if self.notes else "taken back"
+            return f"Optimized(nothing applied: {said})"
+        ratio = None if self.proof is None else self.proof.time_ratio
+        gain = "not timed" if ratio is None else format_cell(inverted(ratio).estimate, "ratio")
+        return f"Optimized({' + '.join(self.levers)}: {gain})"
+
+    def _proved(self, batch: Any, aim: Aim, until_s: float) -> Trial:
+        """Times the live step in turns, with the levers and without; all is as before afterwards."""
+        from peakward.lab.measure.in_turns import pairs_of_turns
+
+        start_s = time.monotonic()
+        base, top = self._stack.base, self._stack.top
+        question = Comparison(COMPOSITION, base, top, None)
+        rounds: list[dict[LeverCase, Turn]] = []
+        pairs = pairs_of_turns(
+            partial(self._arm, base, batch), partial(self._arm, top, batch), TURN, self._live.place
+        )
+        for first, second in pairs:
+            rounds += ({base: each.base, top: each.candidate} for each in (first, second))
+            wall_s = time.monotonic() - start_s
+            trial = judged(question, rounds, self._study.environment.key, wall_s, ROUNDS)
+            proof = aim.weighed(trial)
+            settled = len(rounds) >= LEAST_PAIRS and proof.verdict != "inconclusive"
+            if settled or len(rounds) >= MOST_PAIRS or time.monotonic() > until_s:
+                break
+        return proof
+
+    @contextmanager
+    def _arm(self, case: LeverCase, batch: Any) -> Iterator[Callable[[], object]]:
+        """The step under a configuration, for a while; then everything is as before it."""
+        from peakward.lab.measure.snapshot import restored
+
+        applied = None if case == self._stack.base else self._put(case)
+        step = self._new_step(case.configuration)
+        try:
+            with restored(self._live.model, self._live.optimizer):
+                yield partial(step, batch)
+        finally:
+            step.release()
+            if applied is not None:
+                applied.undo()
+
+    def _put(self, case: LeverCase) -> "Applied":
+        """Applies all but what is of the whole step."""
+        from peakward.lab.levers.in_place import Applied
+
+        inside = msgspec.structs.replace(case.configuration, cuda_graphs=False)
+        return Applied(self._live, inside, self._stack.base.configuration)
+
+    def _new_step(self, configuration: Configuration) -> "WholeStep":
+        from peakward.lab.levers.whole_step import WholeStep
+
+        return WholeStep(self._live, self._loss, captured=configuration.cuda_graphs)

@@ -1,0 +1,80 @@
+"""`pw.optimize` and `pw.apply`: the best composition, at work in the user's own model."""
+
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import peakward as pw
+
+
+class Waits(torch.nn.Module):
+    """Two blocks, which wait 5 ms unless they are in bf16."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.Sequential(Block(), Block())
+
+    def forward(self, x):
+        return self.blocks(x).square().mean()
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.linear(x)
+        if y.dtype != torch.bfloat16:
+            time.sleep(5e-3)
+        return y
+
+
+BATCH = torch.ones(2, 4, 8)
+
+
+def test_the_best_is_found_applied_proved_and_taken_back(calibrated):
+    torch.manual_seed(0)
+    model = Waits()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    names = list(model.state_dict())
+    found = pw.optimize(
+        model,
+        loader=DataLoader(BATCH.expand(4, 2, 4, 8), batch_size=None),
+        optimizer=optimizer,
+        levers=("bf16-mixed",),
+        budget="10m",  # More than it takes, however busy the machine is.
+    )
+    assert found.levers == ("bf16-mixed",)
+    assert found.proof.time_ratio.high < 1
+    assert [each.lever for each in found.report.trials] == ["bf16-mixed"]
+    assert list(model.state_dict()) == names
+    assert optimizer.state == {}
+    found.undo()
+    found.report.save("found.json")
+    again = pw.apply("found.json", model, optimizer)
+    assert again.levers == ("bf16-mixed",)
+    assert again.proof is None
+    again.undo()
+    with pytest.raises(
+        pw.PeakwardError, match="expected a Waits, which the study is of, got a Block"
+    ):
+        pw.apply(found.report, Block())
+    model.blocks[1] = torch.nn.Linear(8, 8)
+    with pytest.raises(pw.PeakwardError, match="expected the parameters that the study is of"):
+        pw.apply(found.report, model)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name", "said"),
+    [
+        (torch.optim.SGD, "triton-optimizer", "needs cuda"),
+        (torch.optim.Adadelta, "fused-optimizer", "the argument fused"),
+    ],
+)
+def test_a_lever_that_the_optimizer_cannot_take_is_refused(optimizer, name, said, calibrated):
+    model = Waits()
+    with pytest.raises(pw.PeakwardError, match=said):
+        pw.optimize(model, BATCH, optimizer=optimizer(model.parameters(), lr=1e-3), levers=(name,))

@@ -1,0 +1,149 @@
+"""The handle of a model with levers at work in it: proved in place, applied, stepped and taken back."""
+
+import copy
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from peakward.lab.levers.in_place import Live
+from peakward.lab.measure.live_module import live_case
+from peakward.lab.models.given_module import given
+from peakward.levers.catalogue import lever
+from peakward.tune.investigation import Aim
+from peakward.tune.lever_stack import LeverStack
+from peakward.tune.optimized import Optimized
+
+BATCH = torch.arange(32).view(2, 16)
+
+
+def scored(output, batch):
+    return F.cross_entropy(output.flatten(0, 1), batch.flatten())
+
+
+class Slow(torch.nn.Module):
+    """Waits 5 ms, but not where its result is in bf16."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.linear(x)
+        if y.dtype != torch.bfloat16:
+            time.sleep(5e-3)
+        return y.float().square().mean()
+
+
+@pytest.fixture
+def optimized(make_study):
+    """optimized(model, *names, batch=): the handle of a model with these levers, and its `Live`."""
+
+    def make(model, *names, batch=None, example=BATCH, loss=scored, aim=None):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        live = Live(model=model, optimizer=optimizer)
+        case = live_case(given((model, example)), "train_step")
+        stack = LeverStack(base=case, levers=tuple(map(lever, names)))
+        found = Optimized(
+            make_study(),
+            live,
+            stack,
+            loss=loss,
+            batch=batch,
+            aim=aim or Aim(),
+            until_s=time.monotonic(),
+        )
+        return found, live
+
+    return make
+
+
+def state(live):
+    return (
+        {name: each.clone() for name, each in live.model.state_dict().items()},
+        copy.deepcopy(live.optimizer.state_dict()),
+        [each.grad for each in live.model.parameters()],
+        torch.get_rng_state(),
+    )
+
+
+def test_levers_are_at_work_and_a_second_undo_does_nothing(optimized, tiny_gpt):
+    model = tiny_gpt.GPT()
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    found, live = optimized(model, "bf16-mixed", "fused-optimizer")
+    assert found.levers == ("bf16-mixed", "fused-optimizer")
+    assert found.configuration.precision == "bf16-mixed"
+    assert live.optimizer.param_groups[0]["fused"]
+    assert repr(found) == "Optimized(bf16-mixed + fused-optimizer: not timed)"
+    assert found.undo() == ()
+    assert found.undo() == ()
+    assert (found.levers, found.configuration.precision) == ((), "fp32")
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+    assert not live.optimizer.param_groups[0]["fused"]
+
+
+def test_a_step_trains_as_the_model_alone_does(optimized, tiny_gpt):
+    torch.manual_seed(0)
+    model = tiny_gpt.GPT().eval()
+    twin = copy.deepcopy(model)
+    found, live = optimized(model, "checkpointing")
+    optimizer = torch.optim.AdamW(twin.parameters(), lr=1e-2)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = scored(twin(BATCH), BATCH)
+        loss.backward()
+        optimizer.step()
+        assert torch.equal(found.step(BATCH), loss.detach())
+    torch.testing.assert_close(list(model.parameters()), list(twin.parameters()), rtol=0, atol=0)
+    assert found.undo() == ()
+    found.step(BATCH)
+    assert next(iter(live.optimizer.state.values()))["step"] == 3
+
+
+def test_what_was_trained_in_less_precision_stays_and_is_told(optimized, tiny_gpt):
+    found, _ = optimized(tiny_gpt.GPT(), "bf16")
+    found.step(BATCH)
+    lost = found.undo()
+    assert "trained in bfloat16" in lost[0]
+    assert found.report.notes[-1] == lost[0]
+
+
+def test_what_proves_better_in_place_is_applied_and_changes_no_state(optimized):
+    model, batch = Slow(), torch.ones(2, 4)
+    twin = copy.deepcopy(model)
+    rng = torch.get_rng_state()
+    found, live = optimized(model, "bf16-mixed", batch=batch, example=batch, loss=None)
+    assert found.proof.verdict == "kept"
+    assert found.proof.time_ratio.high < 0.5
+    assert found.levers == ("bf16-mixed",)
+    assert repr(found).startswith("Optimized(bf16-mixed: ")
+    torch.testing.assert_close(list(model.parameters()), list(twin.parameters()), rtol=0, atol=0)
+    assert live.optimizer.state == {}
+    assert all(each.grad is None for each in model.parameters())
+    assert torch.equal(torch.get_rng_state(), rng)
+
+
+def test_what_is_not_better_in_place_is_taken_back(optimized, tiny_gpt):
+    model = tiny_gpt.GPT()
+    found, live = optimized(model, "checkpointing", batch=BATCH)
+    assert found.proof.verdict != "kept"
+    assert found.levers == ()
+    assert found.notes[0].startswith("Taken back: in place it is not better")
+    assert repr(found).startswith("Optimized(nothing applied: Taken back")
+    assert type(model.blocks[0]).__mro__[0] is tiny_gpt.Block
+    assert live.optimizer.state == {}
+
+
+def test_what_does_not_run_in_place_is_taken_back(optimized):
+    model, batch = Slow(), torch.ones(2, 4)
+    found, _ = optimized(model, "checkpointing", batch=batch, example=batch, loss=None)
+    assert found.levers == ()
+    assert "expected a module that repeats blocks" in found.notes[0]
+    assert type(model) is Slow
+
+
+def test_a_notebook_shows_the_study_with_what_was_taken_back(optimized, tiny_gpt):
+    found, _ = optimized(tiny_gpt.GPT())
+    assert "the model is as it was" in found._repr_html_()
+    assert found.to_dict()["notes"] == found.notes
