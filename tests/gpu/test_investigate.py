@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader
 import peakward as pw
 from peakward.lab.measure.live_step import StepWorkers, live_case
 from peakward.levers.catalogue import AROUND_A_CALL, lever, numerics_class, pull
+from peakward.records.lever import Claim
 from peakward.records.measurement import Protocol
 
 pytestmark = pytest.mark.gpu
@@ -34,7 +35,9 @@ def test_a_lever_around_the_call_holds(name, make_step):
     with StepWorkers(given) as workers:
         assert workers.check_step().attention.n == 2
         turns = workers.turns((case, candidate), QUICK)
-        verdict = workers.numerics(case, candidate, numerics_class(lever(name), candidate))
+        (verdict,) = workers.numerics(
+            [Claim(base=case, candidate=candidate, declared=numerics_class(lever(name), candidate))]
+        )
     assert (turns.status, turns.reason) == ("ok", None)
     assert verdict.verdict == "holds", verdict
     assert all(torch.equal(before[key], x) for key, x in given.model.state_dict().items())
@@ -48,7 +51,9 @@ def test_tf32_is_seen_in_the_numbers(make_step):
     given = make_step(device="cuda")
     case = live_case(given, name="step", tokens_per_step=None)
     with StepWorkers(given) as workers:
-        verdict = workers.numerics(case, pull(lever("tf32"), case), "approximate")
+        (verdict,) = workers.numerics(
+            [Claim(base=case, candidate=pull(lever("tf32"), case), declared="approximate")]
+        )
     assert max(each.candidate_error for each in verdict.errors) > 2.0**-20
 
 

@@ -56,6 +56,14 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     candidate_j: float | None = None
 
 
+class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The claim that a candidate computes what its base does, within a numerics class."""
+
+    base: LeverCase
+    candidate: LeverCase
+    declared: NumericsClass
+
+
 class NumericsError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The error of one quantity against the fp64 oracle, ‖x − oracle‖ / ‖oracle‖. For a live step the oracle
     is the step without the lever, and the base is a second call of that step."""
@@ -99,6 +107,10 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Whether the whole interval of the time ratio lies below the bound."""
 
 
+TOGETHER = " + "
+"""Between the names of levers that one trial tries together."""
+
+
 class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`lever` applied to `base`, and measured against it in pairs."""
 
@@ -140,6 +152,11 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended an arm of it."""
         return self.ended_by == "user"
+
+    @property
+    def levers(self) -> tuple[str, ...]:
+        """The names of the levers that it tries."""
+        return tuple(self.lever.split(TOGETHER))
 
     @property
     def ratio(self) -> Interval | None:

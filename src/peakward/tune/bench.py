@@ -5,16 +5,20 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from peakward.levers.catalogue import numerics_class, pull
+from peakward.levers.catalogue import pull
 from peakward.records.case import LeverCase
 from peakward.records.errors import OutOfTimeError
-from peakward.records.lever import Lever, NumericsClass, NumericsVerdict, Trial
-from peakward.tune.costs import N_PROCESSES, Costs
+from peakward.records.lever import Claim, Lever, NumericsVerdict, Trial
+from peakward.tune.costs import N_PROCESSES, ORACLE, Costs
 from peakward.tune.ledger import Ledger
-from peakward.tune.lever_stack import LeverStack
+from peakward.tune.lever_stack import LeverStack, claim
 from peakward.tune.trials import Comparison, misjudged, refused
 
 Obstacle = Callable[[Lever, LeverCase], str | None]
+
+
+COMPOSITION = "composition"
+"""The name of the trial of several steps at once against the lowest case that runs."""
 
 
 class Tries(Protocol):
@@ -38,10 +42,8 @@ class Tries(Protocol):
     def start_s(self) -> float | None:
         """How long the latest process took to start."""
 
-    def check(
-        self, declared: NumericsClass, base: LeverCase, candidate: LeverCase
-    ) -> NumericsVerdict:
-        """The numbers."""
+    def check(self, claims: Sequence[Claim]) -> tuple[NumericsVerdict, ...]:
+        """The numbers of each."""
 
     def confirm(
         self,
@@ -66,7 +68,9 @@ class Bench:
     ) -> None:
         self.tries, self.ledger, self._costs = tries, ledger, costs
         self.obstacle, self.environment_key = obstacle, environment_key
-        self._numerics: dict[tuple[NumericsClass, LeverCase, LeverCase], NumericsVerdict] = {}
+        self._numerics: dict[Claim, NumericsVerdict] = {}
+        self._run_s: float | None = None
+        """How long the latest check took for each computation in it."""
 
     @property
     def costs(self) -> Costs:
@@ -83,23 +87,59 @@ class Bench:
         """How long a screening should take."""
         return self.costs.screen_s(candidate, base_s=self.tries.seen_s(base))
 
-    def turns_s(self, cases: Iterable[LeverCase], n_processes: int = N_PROCESSES) -> float:
+    def turns_s(self, cases: Sequence[LeverCase], n_processes: int = N_PROCESSES) -> float:
         """How long all cases in turn should take, in each of some processes."""
-        once_s = sum(self.tries.seen_s(case) or self.costs.turn_s(case) for case in cases)
+        once_s = sum(self._each_s(cases))
         return self.costs.starts_s(n_processes) + n_processes * once_s
 
-    def checks_s(self, pulled: Iterable[tuple[Lever, LeverCase, LeverCase]]) -> float:
-        """How long it should take to check levers, each from a base to a candidate."""
-        return sum(
-            self.costs.check_s(candidate)
-            for lever, base, candidate in pulled
-            if (numerics_class(lever, candidate), base, candidate) not in self._numerics
-        )
+    def proof_s(self, stack: LeverStack, n_processes: int = N_PROCESSES) -> float:
+        """How long it should take to check the stack's numbers and to confirm what is not settled of it. As
+        many processes as can start at once do so while numbers are checked."""
+        checks_s, start_s = self.checks_s(stack.claims), self.costs.start_s
+        return max(checks_s - start_s, 0.0) + self.turns_s(self.open_cases(stack), n_processes)
+
+    def open_cases(self, stack: LeverStack) -> tuple[LeverCase, ...]:
+        """The cases of the stack that must be timed, in its order, for all that is not settled of it."""
+        asked = {case for each in self.unsettled(stack) for case in (each.base, each.candidate)}
+        return tuple(case for case in stack.cases if case in asked)
+
+    def unsettled(self, stack: LeverStack, n_untimed: int = 0) -> list[Comparison]:
+        """The comparisons that no confirmation has settled: each step's with the one below it, and each
+        composition's with the lowest timed case."""
+        cases = stack.cases[n_untimed:]
+        asked = [
+            *(
+                Comparison(lever.name, base, candidate, None)
+                for lever, base, candidate in stack.steps[n_untimed:]
+            ),
+            *(Comparison(COMPOSITION, cases[0], top, None) for top in cases[2:]),
+        ]
+        return [each for each in asked if self.ledger.settled(*each.key) is None]
+
+    def checks_s(self, claims: Iterable[Claim]) -> float:
+        """How long it should take to check what is not known yet: the oracle and each case once."""
+        asked = [each for each in claims if each not in self._numerics]
+        if not asked:
+            return 0.0
+        cases = _cases(asked)
+        if self._run_s is not None:
+            return (ORACLE + len(cases)) * self._run_s
+        both = zip(cases, self._each_s(cases), strict=True)
+        runs_s = [self.costs.check_s(case, turn_s=turn_s) for case, turn_s in both]
+        return ORACLE * runs_s[0] + sum(runs_s)
+
+    def _each_s(self, cases: Sequence[LeverCase]) -> list[float]:
+        """How long each case should take to be built, to warm up and to run a few steps: as it was seen, and
+        of what was not yet, no less than the dearest of the others."""
+        seen = [self.tries.seen_s(case) for case in cases]
+        least_s = max((each for each in seen if each is not None), default=0.0)
+        both = zip(cases, seen, strict=True)
+        return [each or max(least_s, self.costs.turn_s(case)) for case, each in both]
 
     def holds(self, lever: Lever, base: LeverCase) -> bool:
         """Whether the lever's numbers hold on the base; where they do not, its trial says so."""
         candidate = pull(lever, base)
-        numerics = self.checked(numerics_class(lever, candidate), base, candidate)
+        (numerics,) = self.checked((claim(lever, base, candidate),))
         if numerics.verdict == "holds":
             return True
         key = self.environment_key
@@ -107,16 +147,25 @@ class Bench:
         self.ledger.add(misjudged(known, numerics))
         return False
 
-    def checked(
-        self, declared: NumericsClass, base: LeverCase, candidate: LeverCase
-    ) -> NumericsVerdict:
-        """Whether the candidate computes what its class promises; asked once."""
-        key = declared, base, candidate
-        if key not in self._numerics:
+    def checked(self, claims: Sequence[Claim]) -> tuple[NumericsVerdict, ...]:
+        """Whether candidates compute what their classes promise. What is not known yet is asked together,
+        so that it shares an oracle."""
+        asked = [each for each in dict.fromkeys(claims) if each not in self._numerics]
+        if asked:
+            left_s = self.ledger.left_s()
             try:
-                self._numerics[key] = self.tries.check(declared, base, candidate)
+                verdicts = self.tries.check(asked)
+                self._run_s = (left_s - self.ledger.left_s()) / (ORACLE + len(_cases(asked)))
             except OutOfTimeError as error:
-                self._numerics[key] = NumericsVerdict(
-                    declared=declared, verdict="not computed", reason=str(error)
+                verdicts = tuple(
+                    NumericsVerdict(
+                        declared=each.declared, verdict="not computed", reason=str(error)
+                    )
+                    for each in asked
                 )
-        return self._numerics[key]
+            self._numerics |= zip(asked, verdicts, strict=True)
+        return tuple(self._numerics[each] for each in claims)
+
+
+def _cases(claims: Iterable[Claim]) -> tuple[LeverCase, ...]:
+    return tuple(dict.fromkeys(case for each in claims for case in (each.base, each.candidate)))

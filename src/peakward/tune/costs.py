@@ -33,8 +33,8 @@ trials at 0.3, 1, 2 and 4% noise between processes (2.5% at one look), and one t
 99 and 61%.
 """
 LEAST_PROCESSES = 2
-"""The fewest that are judged, where the time ended in the third. On nanoGPT's model (H200) a search of four
-minutes lost a gain of nearly 8 times so."""
+"""The fewest that are judged: where they leave no doubt, or the time ended in the third. On nanoGPT's model
+(H200) a search of four minutes lost a gain of nearly 8 times for want of a third."""
 
 AGAIN = 1 / 3
 """The share of the first compilation's time that the next one takes: the kernels come from torch's cache
@@ -42,10 +42,8 @@ on disk, the tracing does not."""
 ANALYSE_S = 3.0
 """Writing a trace of a few steps, reading it back and analysing it. Reckoned: traces of 3 steps of
 12 layers hold some 30,000 events."""
-
-
-CHECK_S = 3.0
-"""Reckoned: about what is left of the 90 s of a confirmation of `2.7B` (H200) beside its processes."""
+ORACLE = 2
+"""How many cases an oracle in fp64 counts as, in a check of numbers."""
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,9 +71,11 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
         # It warms up for 3 steps and is timed for 5, one that is screened for some ten.
         return self.arm_s / 2 + TURN.max_timed_s + AGAIN * self._compiling_s(case)
 
-    def check_s(self, candidate: LeverCase) -> float:
-        """Its numbers against an oracle's: models of few layers, but compiled anew for their shapes."""
-        return CHECK_S + self._compiling_s(candidate)
+    def check_s(self, case: LeverCase, *, turn_s: float | None = None) -> float:
+        """The outputs of a case for a check of numbers, by how long its turn takes: built as for its turn,
+        but compiled anew for fewer layers and tokens."""
+        turn_s = self.turn_s(case) if turn_s is None else turn_s
+        return turn_s + (1 - AGAIN) * self._compiling_s(case)
 
     def profile_s(self, case: LeverCase) -> float:
         """Some steps of one case profiled, in a process of their own.
@@ -114,7 +114,9 @@ def learned(guess: Costs, baseline: Measurement, *, n_at_once: int = 1) -> Costs
     )
 
 
-def again_s(screening: Measurement) -> float:
-    """Returns how long a screened case should take in another process, without the process's start."""
-    compiling_s = screening.compile.compile_s if screening.compile is not None else 0.0
-    return max(screening.wall_s - (1 - AGAIN) * compiling_s, 0.0)
+def again_s(measured: Measurement) -> float:
+    """Returns how long a case should take in its turn, without the process's start."""
+    compiling_s = measured.compile.compile_s if measured.compile is not None else 0.0
+    timed_s = sum(sum(run.steps_s) for run in measured.runs)
+    longer_s = max(timed_s - TURN.max_timed_s, 0.0)
+    return max(measured.wall_s - (1 - AGAIN) * compiling_s - longer_s, 0.0)

@@ -5,7 +5,7 @@ from peakward.levers.catalogue import pull
 from peakward.records.calibration import Calibration
 from peakward.records.measurement import Environment
 from peakward.tune import costs
-from peakward.tune.costs import HEADLINE, N_PROCESSES, Costs
+from peakward.tune.costs import HEADLINE, N_PROCESSES, ORACLE, Costs
 from peakward.tune.forecasts import floor_of
 from peakward.tune.investigation import Investigation
 from peakward.tune.lever_stack import LeverStack
@@ -27,13 +27,14 @@ def planned(
     profile_s = guess.profile_s(asked.case)
     first = [] if calibration is not None else [("measure this machine's ceilings", CALIBRATE_S)]
     screenings, stack = _composed(asked, guess)
+    checks_s = ORACLE * guess.check_s(asked.case) + sum(map(guess.check_s, stack.cases))
     turns_s = N_PROCESSES * (guess.start_s + sum(map(guess.turn_s, stack.cases)))
     return [
         *first,
         ("measure the baseline", baseline_s),
         ("profile the baseline", profile_s),
         *screenings,
-        ("check the numbers of what gained", sum(map(guess.check_s, stack.cases[1:]))),
+        ("check the numbers of what gained", checks_s),
         ("confirm the composition and each of its levers", turns_s),
         ("measure the best composition", baseline_s),
         ("profile the best composition", profile_s),

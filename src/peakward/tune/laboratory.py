@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from peakward.records.case import LeverCase
+from peakward.levers.catalogue import lever, pull
+from peakward.records.case import LeverCase, ModuleCase
 from peakward.records.errors import OutOfTimeError
-from peakward.records.lever import Foretold, Lever, NumericsClass, NumericsVerdict, Trial
+from peakward.records.lever import Claim, Foretold, Lever, NumericsVerdict, Trial
+from peakward.stats.pairs import beyond_doubt
 from peakward.tune.costs import (
     COUNTED_SCREEN,
     COUNTED_TURN,
@@ -23,8 +25,7 @@ from peakward.tune.costs import (
 )
 from peakward.tune.forecasts import Expectations
 from peakward.tune.investigation import Aim
-from peakward.tune.search import screened
-from peakward.tune.trials import Comparison, failed_beside, held_to, judged
+from peakward.tune.trials import Comparison, failed_beside, held_to, judged, screened
 
 if TYPE_CHECKING:
     from peakward.lab.measure.messages import Turn, TurnsTimed
@@ -49,17 +50,21 @@ class Laboratory:
         self._key = sweep.environment.key
 
     def screen(self, lever: Lever, base: LeverCase, candidate: LeverCase) -> Trial:
-        """A quick look: one short measurement of each arm, one after the other."""
+        """A quick look: one short measurement of the candidate, and one of its base, for which the baseline's
+        own is taken."""
         foretold = self._expectations.foretold(base, candidate)
         start_s = time.monotonic()
-        ours, theirs = (self._sweep.measure(case, self._screen) for case in (base, candidate))
+        known = self._store.measurement(base, HEADLINE, self._key)
+        ours = known or self._sweep.measure(base, self._screen)
+        theirs = self._sweep.measure(candidate, self._screen)
         trial = screened(lever.name, ours, theirs, wall_s=time.monotonic() - start_s)
         return self._aim.weighed(msgspec.structs.replace(trial, foretold=foretold))
 
     def expected(self, base: LeverCase, candidate: LeverCase) -> float | None:
         """The predicted ratio of the candidate to the base: of peak memory where that is the objective,
-        of time otherwise; None where it is not computed."""
-        foretold = self._expectations.foretold(base, candidate)
+        of time otherwise; None where it is not computed. fp16-mixed, whose loss scaling no capture sees, is
+        expected to do as bf16-mixed does."""
+        foretold = self._expectations.foretold(_captured(base), _captured(candidate))
         if self._aim.objective == "memory":
             return foretold.memory_ratio
         return None if foretold.time_ratio is None else foretold.time_ratio.estimate
@@ -86,23 +91,27 @@ class Laboratory:
         )
 
     def seen_s(self, case: LeverCase) -> float | None:
-        """Returns how long a turn of the case should take, from its screening; None without one."""
-        found = self._store.measurement(case, self._screen, self._key)
+        """Returns how long a turn of the case should take, from its screening or its own measurement; None
+        without one."""
+        known = (
+            self._store.measurement(case, each, self._key) for each in (self._screen, HEADLINE)
+        )
+        found = next((each for each in known if each is not None), None)
         return None if found is None else again_s(found)
 
     def start_s(self) -> float | None:
         """Returns how long the latest worker took to start; None before the first."""
         return self._sweep.workers.start_s
 
-    def check(
-        self, declared: NumericsClass, base: LeverCase, candidate: LeverCase
-    ) -> NumericsVerdict:
-        """Whether the candidate computes what its class promises.
+    def check(self, claims: Sequence[Claim]) -> tuple[NumericsVerdict, ...]:
+        """Whether candidates compute what their classes promise. Nothing is timed meanwhile, so that the
+        processes start of the proof that follows, and that of the best.
 
         Raises:
             KeyboardInterrupt: Ctrl-C.
         """
-        return self._sweep.workers.numerics(base, candidate, declared)
+        self._sweep.workers.prepare(N_PROCESSES + 1)
+        return self._sweep.workers.numerics(claims)
 
     def confirm(
         self,
@@ -111,11 +120,12 @@ class Laboratory:
         *,
         affords_more: Callable[[], bool],
     ) -> tuple[Trial, ...]:
-        """The comparisons, from all cases timed in turn in each of three processes, and in two more
-        where one of them cannot tell, or is faster than can be, and `affords_more` has the time.
+        """The comparisons, from all cases timed in turn in each of three processes; in two alone where these
+        leave no doubt; and in two more where one of them cannot tell, or is faster than can be, and
+        `affords_more` has the time.
 
-        Where the time ends in one of those two, what the three gave stands, and is not stored as final. Where
-        it ends in the third, two are judged: their interval is as wide as two observations make it.
+        Where the time ends in a later process than the second, what was judged last stands, and is not stored
+        as final. The interval of two is as wide as two observations make it.
 
         Every second process goes through the cases backwards, so that what drifts while a process
         lives shows as a spread between processes and not as a gain.
@@ -141,24 +151,22 @@ class Laboratory:
             try:
                 timed, order = self._round(cases, len(rounds))
             except OutOfTimeError:
-                if trials:
-                    n_wanted = N_PROCESSES
-                    break
-                if len(rounds) < LEAST_PROCESSES:
+                if not trials:
                     raise
-                wall_s = time.monotonic() - start_s
-                trials = self._all_judged(comparisons, told, rounds, wall_s)
+                n_wanted = N_PROCESSES
                 break
             if timed.status != "ok":
                 culprit = None if timed.failed is None else order[timed.failed]
                 return tuple(failed_beside(each, self._key, culprit, timed) for each in comparisons)
             rounds.append(dict(zip(order, timed.turns, strict=True)))
-            if len(rounds) < n_wanted:
+            if len(rounds) not in (LEAST_PROCESSES, n_wanted):
                 continue
             wall_s = time.monotonic() - start_s
             trials = self._all_judged(comparisons, told, rounds, wall_s)
+            if len(rounds) == LEAST_PROCESSES and all(map(beyond_doubt, trials)):
+                break
             doubtful = any(trial.verdict == "inconclusive" for trial in trials)
-            if n_wanted == N_PROCESSES and doubtful and affords_more():
+            if len(rounds) == N_PROCESSES and doubtful and affords_more():
                 n_wanted += N_MORE_PROCESSES
                 self._sweep.workers.prepare(N_MORE_PROCESSES)
         self._keep(trials, final=n_wanted > N_PROCESSES)
@@ -204,3 +212,10 @@ class Laboratory:
         for trial in trials:
             if final or trial.verdict != "inconclusive":
                 self._store.add_trial(trial)
+
+
+def _captured(case: LeverCase) -> LeverCase:
+    """The module's case with the same casts that a capture sees."""
+    if not isinstance(case, ModuleCase) or case.configuration.precision != "fp16-mixed":
+        return case
+    return pull(lever("bf16-mixed"), case)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from peakward.records.case import LeverCase
 from peakward.records.errors import OutOfTimeError, PeakwardError
-from peakward.records.lever import Trial
+from peakward.records.lever import TOGETHER, Trial
 from peakward.records.study import Unfinished
 from peakward.report.format import format_duration
 
@@ -106,21 +106,39 @@ class Ledger:
         made = (each for each in reversed(self.trials) if (each.lever, each.base) == (name, base))
         return next(made, None)
 
+    def settled(self, name: str, base: LeverCase, candidate: LeverCase) -> Trial | None:
+        """The confirmation that kept or rejected the candidate; None without one."""
+        trial = self._trials.get((name, base, candidate))
+        decided = (
+            trial is not None and trial.stage == "confirmed" and trial.verdict != "inconclusive"
+        )
+        return trial if decided else None
+
     def add(self, trial: Trial) -> None:
         """Enter it. What no arm of it ended counts as not done, too."""
         key = (trial.lever, trial.base, trial.candidate)
         self._trials.pop(key, None)
+        if trial.stage == "confirmed" and trial.time_ratio is not None:
+            self._drop_screenings_together(trial)
         self._trials[key] = trial
         if trial.ended_by != "case":
             self._undone.append(Undone(f"{trial.lever} ({trial.reason})"))
+
+    def _drop_screenings_together(self, confirmed: Trial) -> None:
+        """Forgets that the confirmed composition was screened in one piece."""
+        made = list(self._trials.items())
+        for key, each in made:
+            same = (each.base, each.candidate) == (confirmed.base, confirmed.candidate)
+            if same and each.stage == "screened" and len(each.levers) > 1:
+                del self._trials[key]
 
     def unfinished(self) -> Unfinished | None:
         """Returns what the budget left undone; None where it sufficed."""
         left = [each for each in self._undone if not self._made_up(each)]
         if not left:
             return None
-        tried = {trial.lever for trial in self.trials}
-        screenings = [each.lever for each in left if each.screened_on is not None]
+        tried = {name for trial in self.trials for name in trial.levers}
+        screenings = _apart(each.lever for each in left if each.screened_on is not None)
         # On one composition each is a step; the dearest stands for those on all of them.
         costs_s: dict[tuple[str, bool], float] = {}
         for each in left:
@@ -130,7 +148,7 @@ class Ledger:
             budget_s=self._budget.total_s,
             short_s=sum(costs_s.values()),
             levers=_each_once(name for name in screenings if name not in tried),
-            unconfirmed=_each_once(each.lever for each in left if each.confirming),
+            unconfirmed=_each_once(_apart(each.lever for each in left if each.confirming)),
         )
 
     def skip(self, undone: Undone) -> None:
@@ -179,8 +197,13 @@ class Ledger:
         return trial is not None and (trial.stage == "confirmed" or not undone.confirming)
 
 
-def _each_once(names: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(each for each in names if each is not None))
+def _each_once(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _apart(names: Iterable[str | None]) -> list[str]:
+    """The names of levers, also of those that would have been tried together."""
+    return [each for name in names if name is not None for each in name.split(TOGETHER)]
 
 
 def _told(undone: Undone, levers: Mapping[str, Iterable[str]]) -> str:

@@ -1,14 +1,40 @@
 """A lever stack: the base at the bottom, and one lever more at each step; what its proof says of it."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Self
 
 import msgspec
 
-from peakward.levers.catalogue import pull
+from peakward.levers import catalogue
+from peakward.levers.catalogue import numerics_class, pull
 from peakward.records.case import LeverCase
-from peakward.records.lever import Lever, Trial
+from peakward.records.lever import TOGETHER, Claim, Lever, NumericsClass, Trial
+
+WEAKEST_FIRST: tuple[NumericsClass, ...] = ("approximate", "reordered", "exact")
+
+
+def claim(lever: Lever, base: LeverCase, candidate: LeverCase) -> Claim:
+    """The claim that the lever makes of its candidate's numbers."""
+    return Claim(base=base, candidate=candidate, declared=numerics_class(lever, candidate))
+
+
+def together(levers: Sequence[Lever]) -> Lever:
+    """Several levers as one, pulled in their order: its effect is theirs together."""
+    if len(levers) == 1:
+        return levers[0]
+    classes = {each.numerics for each in levers}
+    return Lever(
+        name=TOGETHER.join(each.name for each in levers),
+        summary="; ".join(each.summary for each in levers),
+        sets=tuple(dict(pair for each in levers for pair in each.sets).items()),
+        numerics=next(each for each in WEAKEST_FIRST if each in classes),
+    )
+
+
+def parts(name: str) -> tuple[Lever, ...]:
+    """The levers that a name is of: one, or several together."""
+    return tuple(catalogue.lever(each) for each in name.split(TOGETHER))
 
 
 class LeverStack(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +60,27 @@ class LeverStack(msgspec.Struct, frozen=True, kw_only=True):
         """Each lever with the case below it and the one that it makes."""
         cases = self.cases
         return tuple(zip(self.levers, cases[:-1], cases[1:], strict=True))
+
+    @property
+    def apart(self) -> Self:
+        """The stack with a step for each lever, also for those that were tried together."""
+        return self._of(part for lever in self.levers for part in parts(lever.name))
+
+    def as_one(self, n_below: int) -> Self:
+        """The stack with all levers above its `n_below` lowest as one step."""
+        above = self.levers[n_below:]
+        return self._of((*self.levers[:n_below], together(above))) if above else self
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """The claims on numbers: each step's class against the one below it, then the whole's against the
+        base under the weakest class of its levers, because the errors of steps could add up."""
+        steps = tuple(claim(*step) for step in self.steps)
+        if len(steps) < 2:
+            return steps
+        classes = {numerics_class(lever, self.top) for lever in self.levers}
+        weakest = next(each for each in WEAKEST_FIRST if each in classes)
+        return *steps, Claim(base=self.base, candidate=self.top, declared=weakest)
 
     def on_top(self, lever: Lever) -> Self:
         """One step more, without those whose settings it overwrites."""

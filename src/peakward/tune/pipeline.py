@@ -7,7 +7,7 @@ from peakward.records.errors import OutOfTimeError
 from peakward.records.measurement import Measurement
 from peakward.tune import costs, larger_batches, profiles
 from peakward.tune.bench import Bench
-from peakward.tune.costs import HEADLINE
+from peakward.tune.costs import HEADLINE, LEAST_PROCESSES, N_PROCESSES
 from peakward.tune.diagnoses import diagnosed
 from peakward.tune.forecasts import Expectations, Forecasts
 from peakward.tune.investigation import Investigation
@@ -91,6 +91,9 @@ class Pipeline:
         cost_s = self._bench.costs.profile_s(self.asked.case)
         apart = self._sweep.workers.profiles_apart
         if apart and cost_s <= MOST_RESERVED * self.asked.budget_s:
+            if self._sweep.workers.n_at_once > 1:
+                # The worker that is profiled times nothing more.
+                self._sweep.workers.prepare(1)
             with self.ledger.keeping((1 - 2 * MOST_RESERVED) * self.asked.budget_s):
                 self._explain()
         if self.explained.interrupted:
@@ -114,8 +117,11 @@ class Pipeline:
         self._search = Search(
             self._bench, seeks_memory=self.asked.aim.seeks_memory, bounds=bounds_of(told)
         )
-        found = self._search.compose(self.asked.case, self.asked.levers, base_runs=self._runs)
-        self.held = self._proof.prove(found)
+        self.held = self._proof.prove(self._composed(N_PROCESSES))
+        if not self.held.levers and self.ledger.skipped:
+            # Rather no profile of the best than no best.
+            self.ledger.reserve_s = 0.0
+            self.held = self._proof.prove(self._composed(LEAST_PROCESSES))
         higher = self._search.go_on(self.held, self.asked.levers, base_runs=self._runs)
         if higher.levers != self.held.levers:
             again = self._proof.prove(higher)
@@ -124,6 +130,11 @@ class Pipeline:
         self.ledger.reserve_s = 0.0
         if self.held.levers:
             self._measure_the_best()
+
+    def _composed(self, n_processes: int) -> LeverStack:
+        return self._search.compose(
+            self.asked.case, self.asked.levers, base_runs=self._runs, n_processes=n_processes
+        )
 
     def _spend_the_rest(self) -> None:
         """On the levers alone, and on larger batches where throughput is sought."""

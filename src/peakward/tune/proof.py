@@ -1,26 +1,20 @@
 """Shows which steps of a lever stack hold: their numbers, then all of them timed in the same processes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from peakward.levers import catalogue
-from peakward.levers.catalogue import numerics_class
 from peakward.records.case import LeverCase
 from peakward.records.errors import OutOfTimeError
-from peakward.records.lever import Lever, NumericsClass, Trial
+from peakward.records.lever import Lever, Trial
 from peakward.stats.pairs import LEAST_GAIN
 from peakward.tune import trials
-from peakward.tune.bench import Bench
-from peakward.tune.costs import N_MORE_PROCESSES
+from peakward.tune.bench import COMPOSITION, Bench
+from peakward.tune.costs import LEAST_PROCESSES, N_MORE_PROCESSES, N_PROCESSES
 from peakward.tune.ledger import Undone
-from peakward.tune.lever_stack import LeverStack, ProvedStack
-from peakward.tune.search import promising
-from peakward.tune.trials import Comparison
-
-WEAKEST_FIRST: tuple[NumericsClass, ...] = ("approximate", "reordered", "exact")
-COMPOSITION = "composition"
-"""The name of the trial of several steps at once against the lowest case that runs."""
+from peakward.tune.lever_stack import LeverStack, ProvedStack, claim, parts, together
+from peakward.tune.trials import Comparison, promising
 
 
 class Proof:
@@ -39,7 +33,7 @@ class Proof:
         that the intervals could not settle stays among others that hold, for the whole is proved
         with it, and its trial says what it is. Last, the numbers of the whole are held to the base's.
         """
-        stack = self._affordable(self._sound(stack))
+        stack = self._sound(self._affordable(stack))
         if not stack.levers:
             return stack
         if self._n_untimed:
@@ -61,7 +55,10 @@ class Proof:
             (
                 trial
                 for trial in self._ledger.trials
-                if trial.base == base and trial.stage == "screened" and promising(trial)
+                if trial.base == base
+                and trial.stage == "screened"
+                and promising(trial)
+                and len(trial.levers) == 1
             ),
             key=_ratio,
         )
@@ -81,12 +78,9 @@ class Proof:
         return LeverStack(base=base, levers=(catalogue.lever(best.lever),) if best else ())
 
     def _confirmed_alone(self, base: LeverCase, worthy: Sequence[Trial]) -> tuple[Trial, ...]:
-        steps = [(catalogue.lever(each.lever), each.candidate) for each in worthy]
-        sound = [
-            self._compared(lever, base, top)
-            for lever, top in steps
-            if self._bench.holds(lever, base)
-        ]
+        steps = [(catalogue.lever(each.lever), base, each.candidate) for each in worthy]
+        self._bench.checked([claim(*step) for step in steps])
+        sound = [self._compared(*step) for step in steps if self._bench.holds(step[0], base)]
         if not sound:
             return ()
         self._ledger.announce("confirming levers alone")
@@ -95,17 +89,26 @@ class Proof:
         return made
 
     def _sound(self, stack: LeverStack) -> LeverStack:
-        """Without the levers whose numbers do not hold where they stand."""
+        """Without the levers whose numbers do not hold where they stand; levers that are tried together are
+        taken apart for that."""
+        self._bench.checked(stack.claims)
         for lever, base, _ in stack.steps:
             if not self._bench.holds(lever, base):
-                return self._sound(stack.without({lever.name}))
+                apart = stack.apart
+                return self._sound(apart if apart != stack else stack.without({lever.name}))
         return stack
 
     def _affordable(self, stack: LeverStack) -> LeverStack:
-        """Its lowest steps, as many as there is time to prove; for the first alone, what is kept back
-        for the profiles that would explain it is given up."""
-        while stack.levers and not self._ledger.allows(self._bench.turns_s(stack.cases)):
-            if len(stack.levers) == 1 and self._ledger.reserve_s:
+        """The stack as far as there is time to prove it: each step by itself; else what is not proved yet as
+        one step, at least in as many processes as are judged; else without its highest steps.
+
+        What is kept back for the profiles that would explain it is given up before a step is.
+        """
+        while stack.levers:
+            for option, n_processes in self._ways(stack):
+                if self._ledger.allows(self._bench.proof_s(option, n_processes)):
+                    return option
+            if self._ledger.reserve_s:
                 self._ledger.reserve_s = 0.0
                 continue
             lever, below, top = stack.steps[-1]
@@ -114,19 +117,49 @@ class Proof:
             stack = stack.first(len(stack.levers) - 1)
         return stack
 
+    def _ways(self, stack: LeverStack) -> tuple[tuple[LeverStack, int], ...]:
+        """The ways to prove the stack, the one that tells most first, each with its number of processes."""
+        settled = (self._ledger.settled(lever.name, *both) for lever, *both in stack.steps)
+        n_below = next((i for i, each in enumerate(settled) if each is None), len(stack.levers))
+        # The lowest step of a base that does not run is kept because it runs.
+        as_one = stack.as_one(max(n_below, self._n_untimed))
+        return (stack, N_PROCESSES), (as_one, N_PROCESSES), (as_one, LEAST_PROCESSES)
+
     def _proved(self, stack: LeverStack) -> ProvedStack:
-        self._ledger.announce("confirming " + " + ".join(each.name for each in stack.levers))
-        cases, steps = stack.cases[self._n_untimed :], stack.steps[self._n_untimed :]
-        if not steps:
-            return ProvedStack(stack, (), ())
-        comparisons = [
-            *(self._compared(*step) for step in steps),
-            *(Comparison(COMPOSITION, cases[0], top, None) for top in cases[2:]),
-        ]
-        made = self._confirm(cases, comparisons)
-        proved = ProvedStack(stack, made[: len(steps)], made[len(steps) :])
+        """Its steps and compositions, each settled before or confirmed now."""
+        asked = self._bench.unsettled(stack, self._n_untimed)
+        made: dict[tuple[str, LeverCase, LeverCase], Trial] = {}
+        if asked:
+            names = " + ".join(each.name for each in stack.levers)
+            self._ledger.announce(f"confirming {names}")
+            comparisons = [
+                each
+                if each.name == COMPOSITION
+                else self._compared(together(parts(each.name)), each.base, each.candidate)
+                for each in asked
+            ]
+            timed = {case for each in asked for case in (each.base, each.candidate)}
+            trials = self._confirm([case for case in stack.cases if case in timed], comparisons)
+            made = {each.key: trial for each, trial in zip(comparisons, trials, strict=True)}
+        cases = stack.cases[self._n_untimed :]
+        steps = [(each.name, below, top) for each, below, top in stack.steps[self._n_untimed :]]
+        wholes = [(COMPOSITION, cases[0], top) for top in cases[2:]]
+        proved = ProvedStack(
+            stack,
+            tuple(self._trial(key, made) for key in steps),
+            tuple(self._trial(key, made) for key in wholes),
+        )
         self._enter(proved)
         return proved
+
+    def _trial(
+        self,
+        key: tuple[str, LeverCase, LeverCase],
+        made: Mapping[tuple[str, LeverCase, LeverCase], Trial],
+    ) -> Trial:
+        trial = made.get(key) or self._ledger.settled(*key)
+        assert trial is not None
+        return trial
 
     def _better(self, first: ProvedStack, second: ProvedStack) -> ProvedStack:
         """The second, unless it failed or the first gains on it what is worth having."""
@@ -147,10 +180,9 @@ class Proof:
         29 s of the budget were too few, and the run kept nothing.
         """
         mended, rest = proved.mended, proved.rest
-        return mended if not rest.levers or self._ledger.allows(self._cost_s(mended)) else rest
-
-    def _cost_s(self, stack: LeverStack) -> float:
-        return self._bench.checks_s(stack.steps) + self._bench.turns_s(stack.cases)
+        return (
+            mended if not rest.levers or self._ledger.allows(self._bench.proof_s(mended)) else rest
+        )
 
     def _worth_another(self, stack: LeverStack) -> bool:
         """Whether the mended stack can be pulled, there is time to prove it and its numbers hold."""
@@ -158,7 +190,7 @@ class Proof:
             return False
         if not stack.levers or not self._bench.stands(stack):
             return False
-        if not self._ledger.affords(self._cost_s(stack), "confirming the composition again"):
+        if not self._ledger.affords(self._bench.proof_s(stack), "confirming the composition again"):
             return False
         return self._sound(stack).levers == stack.levers
 
@@ -168,9 +200,7 @@ class Proof:
         stack = proved.held
         timed = {trial.candidate: trial for trial in proved.wholes}
         while len(stack.levers) > 1:
-            classes = {numerics_class(lever, stack.top) for lever in stack.levers}
-            declared = next(each for each in WEAKEST_FIRST if each in classes)
-            numerics = self._bench.checked(declared, stack.base, stack.top)
+            (numerics,) = self._bench.checked(stack.claims[-1:])
             trial = timed.get(stack.top)
             if trial is not None:
                 sound = numerics.verdict == "holds"
@@ -182,12 +212,12 @@ class Proof:
         return stack
 
     def _alone_s(self, base: LeverCase, screened: Sequence[Trial]) -> float:
-        pulled = [(catalogue.lever(each.lever), base, each.candidate) for each in screened]
+        claims = [claim(catalogue.lever(each.lever), base, each.candidate) for each in screened]
         cases = (base, *(each.candidate for each in screened))
-        return self._bench.checks_s(pulled) + self._bench.turns_s(cases)
+        return self._bench.checks_s(claims) + self._bench.turns_s(cases)
 
     def _compared(self, lever: Lever, base: LeverCase, candidate: LeverCase) -> Comparison:
-        numerics = self._bench.checked(numerics_class(lever, candidate), base, candidate)
+        (numerics,) = self._bench.checked((claim(lever, base, candidate),))
         return Comparison(lever.name, base, candidate, numerics)
 
     def _confirm(

@@ -43,9 +43,9 @@ class Slow(Device):
         self.spend("turns", len(cases))
         return super().turns(cases, protocol)
 
-    def numerics(self, base, candidate, declared):
+    def numerics(self, claims):
         self.spend("check")
-        return super().numerics(base, candidate, declared)
+        return super().numerics(claims)
 
     def profile(self, case, *where, n_steps=None, timeout_s=None):
         if n_steps is not None:
@@ -102,9 +102,10 @@ def test_a_screening_that_cannot_end_is_ended_and_its_lever_left(studies):
 def test_a_proof_that_cannot_end_keeps_nothing_and_says_what_is_not_confirmed(studies):
     device, study = investigated(studies, 200.0, turns=500.0)
     assert read(study).best is None
-    assert set(study.unfinished.unconfirmed) >= set(LEVERS)
-    screened = {trial.lever for trial in study.trials if trial.stage == "screened"}
-    assert screened == set(LEVERS), "what was seen of them stays"
+    sure = {"bf16", "sdpa", "fused-optimizer"}
+    assert set(study.unfinished.unconfirmed) >= sure
+    screened = {name for each in study.trials if each.stage == "screened" for name in each.levers}
+    assert screened >= sure, "what was seen of them stays"
     assert device.now_s <= 200.0
 
 

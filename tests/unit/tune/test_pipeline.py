@@ -58,7 +58,7 @@ def test_ctrl_c_at_a_check_of_numbers_is_an_interruption(studies):
         return 0.5 if case.configuration.precision == "bf16" else 1.0
 
     class Stopped(Device):
-        def numerics(self, base, candidate, declared):
+        def numerics(self, claims):
             raise KeyboardInterrupt
 
     study = run(Stopped(studies, step_s), "bf16")

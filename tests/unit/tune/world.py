@@ -67,9 +67,12 @@ class World:
             verdict="rejected" if ratio * 0.99 > 0.99 else "inconclusive",
         )
 
-    def check(self, declared, base, candidate):
-        verdict = self.numbers(candidate)
-        return NumericsVerdict(declared=declared, verdict=verdict, reason="logits")
+    def check(self, claims):
+        return tuple(map(self.verdict, claims))
+
+    def verdict(self, claim):
+        found = self.numbers(claim.candidate)
+        return NumericsVerdict(declared=claim.declared, verdict=found, reason="logits")
 
     def expected(self, base, candidate):
         return self.tells(base, candidate)

@@ -65,7 +65,7 @@ from peakward.records.case import (
     StepCase,
 )
 from peakward.records.errors import OutOfTimeError, PeakwardError, SourceError
-from peakward.records.lever import NumericsClass, NumericsVerdict
+from peakward.records.lever import Claim, NumericsVerdict
 from peakward.records.measurement import Environment, FirstStep, Measurement, Protocol
 from peakward.records.op_graph import ModuleCapture
 
@@ -149,20 +149,19 @@ class Workers:
         return max(1, len(proc.cores()) // 2)
 
     def prepare(self, n: int) -> None:
-        """Starts processes at once for the next `n` times that a new worker is needed. Returns when all of
-        them have imported torch, so that no import disturbs a measurement.
+        """Starts processes at once for the next `n` times that a new worker is needed, and does not wait for
+        them: `turns` does, so that no import disturbs what is timed there.
 
         Of ten seconds that a worker takes to start on an H200's host nine are imports, one after another
-        in each process.
+        in each process. They pass while numbers are checked or a profile is taken.
         """
-        if self.n_at_once == 1:
-            return
         self._spares = [each for each in self._spares if not each.has_ended]
-        try:
+        with suppress(OSError):  # Whoever needs the process starts it, and says what is wrong.
             while len(self._spares) < min(n, self.n_at_once):
                 self._spares.append(WorkerProcess(self._argv, self._environ()))
-        except OSError:
-            return  # Whoever needs the process starts it, and says what is wrong.
+
+    def _settle_spares(self) -> None:
+        """Waits until the spare processes have imported torch."""
         ends_s = monotonic() + min(START_TIMEOUT_S, self.left_s())
         for spare in self._spares:
             with suppress(WorkerDied, Garbled):
@@ -237,6 +236,7 @@ class Workers:
         request = TurnsRequest(cases=tuple(cases), protocol=protocol)
         fresh = protocol.fresh_process
         timeout_s = protocol.timeout_s * len(request.cases)
+        self._settle_spares()
         ended = self._ask(request, timeout_s, fresh=fresh, on_event=on_event)
         if isinstance(ended.answer, Failed):
             failed = ended.answer
@@ -249,23 +249,25 @@ class Workers:
         assert isinstance(ended.answer, TurnsTimed)
         return ended.answer
 
-    def numerics(
-        self, base: LeverCase, candidate: LeverCase, declared: NumericsClass
-    ) -> NumericsVerdict:
-        """The verdict whether the candidate computes what its class promises; "not computed" on a
-        failure.
+    def numerics(self, claims: Sequence[Claim]) -> tuple[NumericsVerdict, ...]:
+        """The verdicts whether candidates of one model and workload compute what their classes promise;
+        "not computed" on a failure. Where several are asked together and one fails, each is asked alone.
 
         Raises:
             KeyboardInterrupt: Ctrl-C, which would otherwise pass for a verdict on the candidate.
         """
-        request = NumericsRequest(base=base, candidate=candidate, declared=declared)
-        answer = self._ask(request, TIMEOUT_S).answer
-        if isinstance(answer, Failed):
-            _raise_if_interrupted(answer)
-            reason = f"{answer.status}: {answer.reason}"
-            return NumericsVerdict(declared=declared, verdict="not computed", reason=reason)
-        assert isinstance(answer, NumericsChecked)
-        return answer.verdict
+        answer = self._ask(NumericsRequest(claims=tuple(claims)), TIMEOUT_S).answer
+        if not isinstance(answer, Failed):
+            assert isinstance(answer, NumericsChecked)
+            return answer.verdicts
+        _raise_if_interrupted(answer)
+        if len(claims) > 1:
+            return tuple(verdict for claim in claims for verdict in self.numerics((claim,)))
+        reason = f"{answer.status}: {answer.reason}"
+        return tuple(
+            NumericsVerdict(declared=claim.declared, verdict="not computed", reason=reason)
+            for claim in claims
+        )
 
     def check(self, case: ModuleCase, timeout_s: float = TIMEOUT_S) -> Failed | None:
         """Builds the module and runs its step unchanged, before any lever. Returns the failure that the
@@ -507,6 +509,10 @@ class Workers:
         while self._spares and not cold:
             self._process = self._spares.pop(0)
             if not self._process.has_ended:
+                with suppress(WorkerDied, Garbled):
+                    self._process.receive(
+                        0.0
+                    )  # Whether it is ready: then its start is not counted.
                 return self._process
             self._process.kill()
         environ = self._environ()

@@ -6,7 +6,7 @@ own module is never run.
 
 import copy
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -20,7 +20,6 @@ from peakward.lab.levers.module_prediction import capture_given, expect_seen
 from peakward.lab.levers.module_step import ModuleStep, prepared_module
 from peakward.lab.levers.prepare import check_together
 from peakward.lab.measure.in_process import fingerprint, source, type_of
-from peakward.lab.measure.messages import NumericsRequest
 from peakward.lab.measure.snapshot import restored
 from peakward.lab.measure.this_process import PROFILED, ThisProcess
 from peakward.lab.models.given_module import GivenModule
@@ -35,7 +34,7 @@ from peakward.records.case import (
     Workload,
 )
 from peakward.records.errors import PeakwardError
-from peakward.records.lever import NumericsVerdict
+from peakward.records.lever import Claim, NumericsVerdict
 from peakward.records.op_graph import ModuleCapture
 
 SHARED = (
@@ -149,11 +148,10 @@ class LiveWorkers(ThisProcess):
     def _kept(self) -> AbstractContextManager[None]:
         return restored(self._given.module, None)
 
-    def _judged(self, request: NumericsRequest) -> NumericsVerdict:
-        base, candidate = request.base, request.candidate
+    def _judged(self, claims: Sequence[Claim]) -> tuple[NumericsVerdict, ...]:
+        base = claims[0].base
         assert isinstance(base, ModuleCase)
-        assert isinstance(candidate, ModuleCase)
-        return judge(of_module(base, candidate, self._copy), request.declared)
+        return judge(of_module(base, self._copy), claims)
 
     def _captured(self, case: ModuleCase) -> ModuleCapture:
         expect_seen(case)  # Before anything is copied.

@@ -5,7 +5,7 @@ torch's global settings are kept and restored.
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, get_args
 
@@ -16,7 +16,6 @@ from torch import nn
 from peakward.lab.data.given_loader import kept_loader
 from peakward.lab.levers.given_step import Given, GivenStep, StepSeen, check_step, given_step
 from peakward.lab.measure.in_process import SHARED, UNKNOWN, fingerprint, place_of, type_of
-from peakward.lab.measure.messages import NumericsRequest
 from peakward.lab.measure.snapshot import restored
 from peakward.lab.measure.this_process import PROFILED, ThisProcess
 from peakward.lab.numerics.of_step import judge_step
@@ -31,7 +30,7 @@ from peakward.records.case import (
     StepCase,
 )
 from peakward.records.errors import PeakwardError
-from peakward.records.lever import NumericsVerdict
+from peakward.records.lever import Claim, NumericsVerdict
 from peakward.records.op_graph import ModuleCapture
 
 
@@ -133,11 +132,8 @@ class StepWorkers(ThisProcess):
         assert isinstance(case, StepCase)
         return given_step(case, self._given)
 
-    def _judged(self, request: NumericsRequest) -> NumericsVerdict:
-        base, candidate = request.base, request.candidate
-        assert isinstance(base, StepCase)
-        assert isinstance(candidate, StepCase)
-        return judge_step(self._given, base, candidate, declared=request.declared, kept=self._kept)
+    def _judged(self, claims: Sequence[Claim]) -> tuple[NumericsVerdict, ...]:
+        return tuple(judge_step(self._given, claim, kept=self._kept) for claim in claims)
 
     def _captured(self, case: ModuleCase) -> ModuleCapture:
         raise PeakwardError(f"expected the live step, got the module {case.source}")

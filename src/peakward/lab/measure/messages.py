@@ -16,7 +16,7 @@ from peakward.records.case import (
     ModuleCase,
     OperatorCase,
 )
-from peakward.records.lever import NumericsClass, NumericsVerdict
+from peakward.records.lever import Claim, NumericsVerdict
 from peakward.records.measurement import (
     CompileReport,
     EndedBy,
@@ -66,11 +66,9 @@ class TurnsRequest(Message, frozen=True, kw_only=True):
 
 
 class NumericsRequest(Message, frozen=True, kw_only=True):
-    """Check the candidate's numbers against its class."""
+    """Check the numbers of candidates of one model and workload against their classes."""
 
-    base: LeverCase
-    candidate: LeverCase
-    declared: NumericsClass
+    claims: tuple[Claim, ...]
 
 
 class CheckRequest(Message, frozen=True, kw_only=True):
@@ -206,7 +204,8 @@ class TurnsTimed(Message, frozen=True, kw_only=True):
 class NumericsChecked(Message, frozen=True, kw_only=True):
     """Answer to `NumericsRequest`."""
 
-    verdict: NumericsVerdict
+    verdicts: tuple[NumericsVerdict, ...]
+    """One for each claim."""
 
 
 class Checked(Message, frozen=True, kw_only=True):

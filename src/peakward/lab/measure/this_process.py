@@ -1,6 +1,7 @@
 """Runs cases under levers in this process, where `isolated.Workers` cannot send them to a worker."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 
@@ -29,7 +30,7 @@ from peakward.lab.measure.profile import profile
 from peakward.lab.measure.site import Site
 from peakward.records.case import Case, DeviceType, ModuleCase
 from peakward.records.errors import OutOfTimeError
-from peakward.records.lever import NumericsVerdict
+from peakward.records.lever import Claim, NumericsVerdict
 from peakward.records.op_graph import ModuleCapture
 
 PROFILED = "in process: a profiler was attached before, and stays so"
@@ -98,8 +99,8 @@ class ThisProcess(Workers, ABC):
         """The case, ready to run steps."""
 
     @abstractmethod
-    def _judged(self, request: NumericsRequest) -> NumericsVerdict:
-        """The verdict on the candidate's numbers."""
+    def _judged(self, claims: Sequence[Claim]) -> tuple[NumericsVerdict, ...]:
+        """The verdicts on the candidates' numbers."""
 
     @abstractmethod
     def _captured(self, case: ModuleCase) -> ModuleCapture:
@@ -151,7 +152,7 @@ class ThisProcess(Workers, ABC):
             case TurnsRequest():
                 return jobs.time_turns(request, bench)
             case NumericsRequest():
-                return NumericsChecked(verdict=self._judged(request))
+                return NumericsChecked(verdicts=self._judged(request.claims))
             case CheckRequest():
                 self._check(request.case)
                 return Checked()

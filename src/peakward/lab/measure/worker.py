@@ -53,8 +53,8 @@ from peakward.lab.measure.messages import (
 )
 from peakward.lab.measure.profile import profile
 from peakward.lab.measure.site import Site
-from peakward.lab.numerics.verify import verify
-from peakward.records.case import ConfiguredCase, DeviceType
+from peakward.lab.numerics.verify import verify_all
+from peakward.records.case import DeviceType
 from peakward.records.errors import SourceError
 
 Incoming = Request | Failed | None
@@ -122,13 +122,9 @@ def _handle(request: Request, bench: jobs.Bench) -> Answer:
         case TurnsRequest():
             return jobs.time_turns(request, bench)
         case NumericsRequest():
-            bench.site.enter(request.base.device)
+            bench.site.enter(request.claims[0].base.device)
             bench.tell(Event(stage="verifying"))
-            base, candidate = request.base, request.candidate
-            assert isinstance(base, ConfiguredCase)
-            assert isinstance(candidate, ConfiguredCase)
-            verdict = verify(base, candidate, request.declared)
-            return NumericsChecked(verdict=verdict)
+            return NumericsChecked(verdicts=verify_all(request.claims))
         case CheckRequest():
             bench.site.enter(request.case.device)
             bench.tell(Event(stage="building"))
@@ -165,7 +161,7 @@ def _device_type(request: Request) -> DeviceType:
         case TurnsRequest():
             return request.cases[0].device
         case NumericsRequest():
-            return request.base.device
+            return request.claims[0].base.device
         case (
             CheckRequest()
             | CaptureRequest()

@@ -18,9 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from peakward.lab.levers.module_step import ModuleStep, prepared_module
 from peakward.lab.models.given_module import GivenModule, repeated_blocks
 from peakward.lab.models.python_source import raise_as_bad_input
-from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, Subject, outputs
+from peakward.lab.numerics.judge import Outputs, Subject, outputs
 from peakward.levers.precision import fp32_matmuls
-from peakward.records.case import AS_WRITTEN, ModuleCase, Workload
+from peakward.records.case import AS_WRITTEN, ConfiguredCase, ModuleCase, Workload
 from peakward.records.errors import PeakwardError
 
 MAX_LAYERS, MAX_BATCH, MAX_SEQ_LEN = 4, 2, 256
@@ -36,25 +36,35 @@ def few_tokens(workload: Workload) -> Workload:
     )
 
 
-def of_module(base: ModuleCase, candidate: ModuleCase, build: Build) -> Subject:
+def of_module(base: ModuleCase, build: Build) -> Subject:
     """The computations to judge; `build` makes the module for a case, with the same weights each time."""
-    given = build(base)
-    drawn = given.vocab_size is not None
-    blocks = repeated_blocks(given.module)
-    initial = tuple(each.detach().cpu() for each in given.module.parameters())
+    first: GivenModule | None = build(base)
+    assert first is not None
+    drawn = first.vocab_size is not None
+    blocks = repeated_blocks(first.module)
+    initial = tuple(each.detach().cpu() for each in first.module.parameters())
 
-    def ready(case: ModuleCase) -> tuple[ModuleCase, GivenModule]:
+    def reduced(case: ModuleCase) -> ModuleCase:
         work = few_tokens(case.workload) if drawn else case.workload
-        reduced: ModuleCase = msgspec.structs.replace(case, workload=work, memory_limit_bytes=None)
-        made = build(case)
-        _expect_same(made, initial, case.source)
-        return reduced, made
+        return msgspec.structs.replace(case, workload=work, memory_limit_bytes=None)
+
+    def oracle() -> Outputs:
+        nonlocal first
+        given, first = (
+            first,
+            None,
+        )  # Nothing else holds it, so that its memory is free after the oracle.
+        return _oracle(reduced(base), given or build(base))
+
+    def made(case: ConfiguredCase) -> Outputs:
+        assert isinstance(case, ModuleCase)
+        given = build(case)
+        _expect_same(given, initial, case.source)
+        return _outputs(reduced(case), given)
 
     return Subject(
-        oracle=lambda: _oracle(*ready(base)),
-        base=lambda: _outputs(*ready(base)),
-        candidate=lambda: _outputs(*ready(candidate)),
-        roundoff=UNIT_ROUNDOFF[candidate.configuration.precision],
+        oracle=oracle,
+        outputs=made,
         n_layers=None if blocks is None else min(len(blocks), MAX_LAYERS),
     )
 

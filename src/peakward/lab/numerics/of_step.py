@@ -24,7 +24,7 @@ from peakward.lab.levers.module_levers import SdpaCalls
 from peakward.lab.models.given_module import repeated_blocks
 from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, distance
 from peakward.records.case import StepCase
-from peakward.records.lever import NumericsClass, NumericsError, NumericsVerdict
+from peakward.records.lever import Claim, NumericsClass, NumericsError, NumericsVerdict
 
 Kept = Callable[[], AbstractContextManager[None]]
 ROUNDOFF = {
@@ -41,9 +41,7 @@ freedom."""
 AGAINST_ITSELF = "against the same step without the lever, for want of an fp64 oracle"
 
 
-def judge_step(
-    given: Given, base: StepCase, candidate: StepCase, *, declared: NumericsClass, kept: Kept
-) -> NumericsVerdict:
+def judge_step(given: Given, claim: Claim, *, kept: Kept) -> NumericsVerdict:
     """Compares the step's return value and the gradients that it leaves; for an optimizer's lever also the
     parameters after it. Inside `kept` nothing changes.
 
@@ -61,6 +59,9 @@ def judge_step(
     A step that draws random numbers, which a lever may draw otherwise, is compared in eval mode. With
     dropout, losses of several steps from one state must then agree by a paired t-test.
     """
+    base, candidate, declared = claim.base, claim.candidate, claim.declared
+    assert isinstance(base, StepCase)
+    assert isinstance(candidate, StepCase)
     told = partial(NumericsVerdict, declared=declared)
     if given.model is None:
         return told(

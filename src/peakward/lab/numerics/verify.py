@@ -13,6 +13,8 @@ choice decides nothing. The check therefore covers the arithmetic, and not the e
 type chooses.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 import torch
 from torch import Tensor
@@ -23,7 +25,7 @@ from peakward.lab.levers.prepare import prepare
 from peakward.lab.models import module_source
 from peakward.lab.models.decoder import Decoder
 from peakward.lab.models.layers import KINDS
-from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, Subject, judge, outputs
+from peakward.lab.numerics.judge import Outputs, Subject, judge, outputs
 from peakward.lab.numerics.of_module import MAX_LAYERS, few_tokens, of_module
 from peakward.levers.precision import fp32_matmuls
 from peakward.records.case import (
@@ -33,22 +35,29 @@ from peakward.records.case import (
     ModuleCase,
     StoredWeights,
 )
-from peakward.records.lever import NumericsClass, NumericsVerdict
+from peakward.records.lever import Claim, NumericsClass, NumericsVerdict
 
 
 def verify(
     base: ConfiguredCase, candidate: ConfiguredCase, declared: NumericsClass
 ) -> NumericsVerdict:
-    """Compares logits, or loss and gradients, of the decoder or of a user's module, as `judge` does.
+    """The verdict on one claim, as `verify_all` gives it."""
+    (verdict,) = verify_all((Claim(base=base, candidate=candidate, declared=declared),))
+    return verdict
+
+
+def verify_all(claims: Sequence[Claim]) -> tuple[NumericsVerdict, ...]:
+    """Compares logits, or loss and gradients, of the decoder or of a user's module, as `judge` does. All
+    claims are of one model and workload, whose oracle they share.
 
     Raises:
         PeakwardError: a module that does not run in fp64, or has other weights each time it is built.
     """
-    if isinstance(base, ModelCase) and isinstance(candidate, ModelCase):
-        return judge(_of_decoder(base, candidate), declared)
-    assert isinstance(base, ModuleCase)
-    assert isinstance(candidate, ModuleCase)
-    return judge(of_module(base, candidate, module_source.build), declared)
+    first = claims[0].base
+    if isinstance(first, ModelCase):
+        return judge(_of_decoder(first), claims)
+    assert isinstance(first, ModuleCase)
+    return judge(of_module(first, module_source.build), claims)
 
 
 def reduced(case: ModelCase) -> ModelCase:
@@ -65,20 +74,18 @@ def reduced(case: ModelCase) -> ModelCase:
     )
 
 
-def _of_decoder(base: ModelCase, candidate: ModelCase) -> Subject:
-    base, candidate = reduced(base), reduced(candidate)
+def _of_decoder(base: ModelCase) -> Subject:
     return Subject(
-        oracle=lambda: _oracle(base),
-        base=lambda: _decoder_outputs(base),
-        candidate=lambda: _decoder_outputs(candidate),
-        roundoff=UNIT_ROUNDOFF[candidate.configuration.precision],
-        n_layers=candidate.model.n_layers,
-        rounded=None if candidate.configuration.weights == "dense" else lambda: _rounded(candidate),
+        oracle=lambda: _oracle(reduced(base)),
+        outputs=_decoder_outputs,
+        n_layers=reduced(base).model.n_layers,
+        rounded=_rounded,
     )
 
 
-def _decoder_outputs(case: ModelCase) -> Outputs:
-    with prepare(case) as step:
+def _decoder_outputs(case: ConfiguredCase) -> Outputs:
+    assert isinstance(case, ModelCase)
+    with prepare(reduced(case)) as step:
         assert isinstance(step, ModelStep)
         return outputs(step)
 
@@ -88,9 +95,12 @@ def _oracle(case: ModelCase) -> Outputs:
         return outputs(_plain(case))
 
 
-def _rounded(candidate: ModelCase) -> Outputs:
+def _rounded(candidate: ConfiguredCase) -> Outputs | None:
     """The oracle with its weights rounded at random in the candidate's steps."""
-    step = _plain(candidate)
+    assert isinstance(candidate, ModelCase)
+    if candidate.configuration.weights == "dense":
+        return None
+    step = _plain(reduced(candidate))
     perturb(step.model, candidate.configuration.weights, seed=candidate.workload.seed)
     return outputs(step)
 

@@ -115,7 +115,7 @@ def _time(point: KnownConfiguration) -> str:
 
 
 def _kept_nothing(study: Study) -> str:
-    tried = len({trial.lever for trial in study.trials if trial.stage != "refused"})
+    tried = len({name for each in study.trials if each.stage != "refused" for name in each.levers})
     levers_ = f"{tried} lever{'' if tried == 1 else 's'} tried"
     return f"no gain confirmed among {levers_}" if tried else "no lever was tried"
 

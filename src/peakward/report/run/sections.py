@@ -14,7 +14,7 @@ def first_findings(study: Study, read: RunParts) -> tuple[Block, ...]:
     """The most important findings of the best, because its levers already mended others; those of the
     baseline where the best has none."""
     by_case = {each.case: each for each in study.diagnoses}
-    pulled = {trial.lever for trial in read.steps}
+    pulled = {name for trial in read.steps for name in trial.levers}
     for point in reversed(read.points):
         found = by_case.get(point.case)
         if found is not None and found.findings:

@@ -157,7 +157,7 @@ def answer(name, request):
         "MeasureRequest": MEASURED,
         "CheckRequest": Checked(),
         "NumericsRequest": NumericsChecked(
-            verdict=NumericsVerdict(declared="exact", verdict="holds")
+            verdicts=(NumericsVerdict(declared="exact", verdict="holds"),)
         ),
         "CalibrateRequest": Calibrated(
             matmul=(), copy_bytes_per_s=1e9, copy_size_bytes=8, doubt="it was crowded"

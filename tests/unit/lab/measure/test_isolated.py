@@ -13,6 +13,7 @@ from peakward.lab.measure.isolated import Workers
 from peakward.lab.measure.messages import CalibrateRequest, Failed
 from peakward.records.case import ModelCase, StepCase, Workload
 from peakward.records.errors import OutOfTimeError, PeakwardError
+from peakward.records.lever import Claim
 from peakward.records.measurement import Protocol
 
 SCRIPT = Path(__file__).with_name("scripted_worker.py")
@@ -115,7 +116,6 @@ def test_prepared_workers_are_taken_one_for_each_new_worker(make_workers, case, 
     workers.prepare(2)
     spares = [each.pid for each in workers._spares]
     assert len(spares) == 2
-    assert all(each.worker_pid is not None for each in workers._spares), "all are ready"
     for expected in spares:
         assert workers.measure(case, PROTOCOL).status == "ok"
         assert pid(workers) == expected
@@ -132,7 +132,9 @@ def test_the_start_of_a_prepared_worker_is_not_taken_for_a_whole_one(
     took_s = workers.start_s
     workers.close()
     workers.prepare(2)
-    workers.measure(case, PROTOCOL)
+    assert workers.turns((case,), PROTOCOL).status == "ok"
+    workers.close()
+    assert workers.turns((case,), PROTOCOL).status == "ok"
     assert workers.start_s == took_s
 
 
@@ -148,7 +150,7 @@ def test_a_prepared_worker_that_died_is_passed_over(make_workers, case, many_cor
 def test_leaving_the_block_ends_prepared_workers(case, many_cores):
     with Workers(argv=(sys.executable, str(SCRIPT), "answer")) as workers:
         workers.prepare(2)
-        spares = [each.worker_pid for each in workers._spares]
+        spares = [each.pid for each in workers._spares]
     assert all(map(is_gone, spares))
 
 
@@ -160,12 +162,21 @@ def test_a_cold_worker_is_no_prepared_one(make_workers, case, many_cores):
     assert len(workers._spares) == 2
 
 
-def test_on_two_cores_nothing_is_prepared(make_workers, monkeypatch):
+def test_what_is_timed_in_turn_waits_for_prepared_workers_to_be_ready(
+    make_workers, case, many_cores
+):
+    workers = make_workers("answer")
+    workers.prepare(3)
+    workers.turns((case,), PROTOCOL)
+    assert [each.worker_pid is not None for each in workers._spares] == [True, True]
+
+
+def test_on_two_cores_one_worker_is_prepared(make_workers, monkeypatch):
     """There imports at once would take as long as one after another."""
     monkeypatch.setattr(proc, "cores", lambda: frozenset(range(2)))
     workers = make_workers("answer")
     workers.prepare(3)
-    assert workers._spares == []
+    assert len(workers._spares) == 1
 
 
 def test_a_soiled_worker_is_replaced(make_workers, case):
@@ -382,10 +393,14 @@ def test_ctrl_c_ends_the_case_and_the_next_one_runs(make_workers, case):
     assert workers.measure(case, PROTOCOL).status == "ok"
 
 
+def same(case):
+    return Claim(base=case, candidate=case, declared="exact")
+
+
 def test_ctrl_c_at_a_check_of_numbers_is_no_verdict(make_workers, case):
     workers = make_workers("hang", on_event=when_timing(press))
     with pytest.raises(KeyboardInterrupt):
-        workers.numerics(case, case, "exact")
+        workers.numerics([same(case)])
 
 
 def test_ctrl_c_twice_ends_the_run_after_the_case_was_handed_over(make_workers, case):
@@ -441,11 +456,20 @@ def test_turns_have_as_much_time_as_all_their_cases(make_workers, case):
 
 
 def test_numerics(make_workers, case):
-    assert make_workers("answer").numerics(case, case, "exact").verdict == "holds"
-    failed = make_workers("fail").numerics(case, case, "exact")
+    (held,) = make_workers("answer").numerics([same(case)])
+    assert held.verdict == "holds"
+    (failed,) = make_workers("fail").numerics([same(case)])
     assert failed.verdict == "not computed"
     assert failed.reason == "oom: too big"
     assert failed.declared == "exact"
+
+
+def test_claims_that_fail_together_are_asked_one_by_one(make_workers, case):
+    events = []
+    workers = make_workers("fail", on_event=events.append)
+    found = workers.numerics([same(case), same(case)])
+    assert [each.reason for each in found] == ["oom: too big"] * 2
+    assert [each.stage for each in events].count("starting") == 3
 
 
 def test_calibrate(make_workers):

@@ -12,6 +12,7 @@ from peakward.lab.measure.live_module import SHARED, LiveWorkers, live_case
 from peakward.lab.models.given_module import given
 from peakward.levers.catalogue import lever, pull
 from peakward.records.errors import PeakwardError
+from peakward.records.lever import Claim
 from peakward.records.measurement import Protocol
 
 QUICK = Protocol(warmup_steps=1, min_steps=2, max_steps=2, phases=False)
@@ -91,7 +92,7 @@ def test_the_user_s_module_is_never_left_altered(names, declared, training, live
         assert workers.check(case) is None
         found = workers.measure(case, QUICK)
         turns = workers.turns((base, case), QUICK)
-        verdict = workers.numerics(base, case, declared)
+        (verdict,) = workers.numerics([Claim(base=base, candidate=case, declared=declared)])
     assert (found.status, turns.status) == ("ok", "ok")
     assert len(turns.turns) == 2
     assert verdict.verdict == "holds"
@@ -112,7 +113,10 @@ def test_a_failure_is_a_status_and_leaves_the_module(live, monkeypatch):
             broken.setattr(kind, "forward", fails)
             assert workers.measure(case, QUICK).status == "oom"
             assert workers.turns((case, case), QUICK).failed == 0
-            assert workers.numerics(case, case, "exact").verdict == "not computed"
+            assert (
+                workers.numerics([Claim(base=case, candidate=case, declared="exact")])[0].verdict
+                == "not computed"
+            )
         assert workers.measure(case, QUICK).status == "ok"
     same(before, state(live.module))
 

@@ -12,6 +12,7 @@ from peakward.lab.measure.in_process import SHARED, UNKNOWN
 from peakward.lab.measure.live_step import StepWorkers, kept_settings, live_case, matmul_precision
 from peakward.levers.catalogue import lever, pull
 from peakward.records.errors import PeakwardError
+from peakward.records.lever import Claim
 from peakward.records.measurement import Protocol
 
 QUICK = Protocol(warmup_steps=1, min_steps=2, max_steps=2, phases=False)
@@ -63,7 +64,9 @@ def test_whatever_is_asked_the_user_s_is_as_before(make_step, in_tmp):
             seen = workers.check_step()
             found = workers.measure(case, QUICK)
             turns = workers.turns((case, candidate), QUICK)
-            verdict = workers.numerics(case, candidate, "reordered")
+            (verdict,) = workers.numerics(
+                [Claim(base=case, candidate=candidate, declared="reordered")]
+            )
             profiled = workers.profile(case, in_tmp / f"{case.fingerprint}.json.gz", n_steps=1)
         assert (found.status, turns.status, verdict.verdict) == ("ok", "ok", "holds")
         assert seen.attention.n == 2
@@ -102,7 +105,10 @@ def test_levers_in_the_model_and_the_optimizer_are_taken_back(name, make_step):
     candidate = pull(pulled, case)
     with StepWorkers(given) as workers:
         assert workers.turns((case, candidate, case), QUICK).status == "ok"
-        assert workers.numerics(case, candidate, pulled.numerics).verdict == "holds"
+        (verdict,) = workers.numerics(
+            [Claim(base=case, candidate=candidate, declared=pulled.numerics)]
+        )
+        assert verdict.verdict == "holds"
     same(before, state(given))
     assert any(seen) == (name == "bf16-mixed")
 
@@ -129,7 +135,10 @@ def test_a_failure_is_a_status(make_step):
         given.model.blocks[1].forward = fails
         assert workers.measure(case, QUICK).status == "oom"
         assert workers.turns((case, case), QUICK).failed == 0
-        assert workers.numerics(case, case, "exact").verdict == "not computed"
+        assert (
+            workers.numerics([Claim(base=case, candidate=case, declared="exact")])[0].verdict
+            == "not computed"
+        )
         del given.model.blocks[1].forward
         assert workers.measure(case, QUICK).status == "ok"
     same(before, state(given))

@@ -21,6 +21,7 @@ from peakward.lab.measure.messages import (
 )
 from peakward.records.calibration import Absence, Rates
 from peakward.records.case import ModelCase, OperatorCase, Workload
+from peakward.records.lever import Claim
 from peakward.records.measurement import Protocol
 from peakward.records.memory import HeldTensors, MemoryMarks
 
@@ -42,7 +43,7 @@ def test_requests(case):
         messages.MeasureRequest(case=case, protocol=Protocol()),
         messages.MeasureRequest(case=operator, protocol=Protocol(warmup_steps=0)),
         messages.TurnsRequest(cases=(case, case), protocol=Protocol()),
-        messages.NumericsRequest(base=case, candidate=case, declared="reordered"),
+        messages.NumericsRequest(claims=(Claim(base=case, candidate=case, declared="reordered"),)),
         messages.CalibrateRequest(device_type="cuda"),
         messages.RatesRequest(device_type="cuda", subject="levels"),
         messages.FirstStepRequest(case=operator),

@@ -31,6 +31,7 @@ from peakward.lab.measure.messages import (
 )
 from peakward.records.case import ModelCase, Workload
 from peakward.records.errors import PeakwardError
+from peakward.records.lever import Claim
 from peakward.records.measurement import Protocol
 
 PROTOCOL = Protocol(warmup_steps=0, min_steps=1, max_steps=1, phases=False)
@@ -194,7 +195,7 @@ def test_real_requests_one_after_another(case, tmp_path):
         [
             MeasureRequest(case=case, protocol=PROTOCOL),
             TurnsRequest(cases=(case, case), protocol=PROTOCOL),
-            NumericsRequest(base=case, candidate=case, declared="exact"),
+            NumericsRequest(claims=(Claim(base=case, candidate=case, declared="exact"),)),
             RatesRequest(device_type="cpu", subject="link"),
             FirstStepRequest(case=case),
             ProfileRequest(
@@ -219,4 +220,4 @@ def test_real_requests_one_after_another(case, tmp_path):
     assert measured.loss > 0
     assert measured.n_parameters > 0
     numerics = next(each for each in replies if isinstance(each, NumericsChecked))
-    assert numerics.verdict.verdict == "holds"
+    assert [each.verdict for each in numerics.verdicts] == ["holds"]

@@ -12,6 +12,7 @@ from peakward.lab.measure.live_step import live_case
 from peakward.lab.measure.snapshot import restored
 from peakward.lab.numerics.of_step import judge_step
 from peakward.levers.catalogue import lever, pull
+from peakward.records.lever import Claim
 
 
 def judged(given, names=("sdpa-math",), declared="reordered"):
@@ -20,7 +21,8 @@ def judged(given, names=("sdpa-math",), declared="reordered"):
     for name in names:
         candidate = pull(lever(name), candidate)
     kept = partial(restored, given.model, given.optimizer)
-    return judge_step(given, base, candidate, declared=declared, kept=kept)
+    claim = Claim(base=base, candidate=candidate, declared=declared)
+    return judge_step(given, claim, kept=kept)
 
 
 @pytest.mark.parametrize("name", ["sdpa-math", "sdpa-flash"])

@@ -10,6 +10,7 @@ from peakward.lab.numerics.judge import judge
 from peakward.lab.numerics.verify import reduced, verify
 from peakward.levers import optimizer
 from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.lever import Claim
 from peakward.records.model_shape import ModelShape
 from tiers import in_full
 
@@ -282,10 +283,11 @@ def test_weights_of_another_scale_are_told(weights, monkeypatch):
         return held, scale * (1.25 if weights == "int8" else 1.6)
 
     base, candidate = quantised("dense"), quantised(weights)
-    subject = room._of_decoder(base, candidate)
-    rounded = subject.rounded()
+    subject = room._of_decoder(base)
+    rounded = subject.rounded(candidate)
     monkeypatch.setattr(kind, "quantised", staticmethod(wrong))
-    found = judge(subject._replace(rounded=lambda: rounded), "approximate")
+    claim = Claim(base=base, candidate=candidate, declared="approximate")
+    (found,) = judge(subject._replace(rounded=lambda _: rounded), [claim])
     assert (found.verdict, found.reason) == ("violated", "logits")
 
 
