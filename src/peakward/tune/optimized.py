@@ -14,10 +14,10 @@ from peakward.records.result import Result
 from peakward.records.study import Study
 from peakward.report.format import format_cell
 from peakward.stats.pairs import inverted
+from peakward.tune.bench import COMPOSITION
 from peakward.tune.costs import TURN
 from peakward.tune.investigation import Aim
 from peakward.tune.lever_stack import LeverStack
-from peakward.tune.proof import COMPOSITION
 from peakward.tune.trials import Comparison, judged
 
 if TYPE_CHECKING:

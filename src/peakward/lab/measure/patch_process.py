@@ -29,8 +29,9 @@ from peakward.lab.models.given_module import GivenModule, given_as_is, repeated_
 from peakward.lab.numerics.judge import Outputs, judge, outputs
 from peakward.lab.numerics.of_module import MAX_LAYERS, few_tokens, of_module
 from peakward.levers.precision import fp32_matmuls
-from peakward.records.case import Case, ModuleCase
+from peakward.records.case import Case, ConfiguredCase, ModuleCase
 from peakward.records.errors import PeakwardError
+from peakward.records.lever import Claim
 
 PATCHED = "patched"
 """In the place of a fingerprint: the case of patched files."""
@@ -130,14 +131,18 @@ def _made(case: ModuleCase) -> object:
 
 def _compared(ask: Ask) -> Compared:
     patched = msgspec.structs.replace(ask.case, configuration=ask.base, fingerprint=PATCHED)
-    subject = of_module(ask.case, ask.case, module_source.build)
+    subject = of_module(ask.case, module_source.build)
     files = {Path(path): content for path, content in ask.files.items()}
 
-    def candidate() -> Outputs:
+    def of_either(case: ConfiguredCase) -> Outputs:
+        if case == ask.case:
+            return subject.outputs(case)
         with _patched(files), _finished(patched, reduced=True) as step:
             return outputs(step)
 
-    numerics = judge(subject._replace(candidate=candidate), "reordered")
+    same = msgspec.structs.replace(ask.case, fingerprint=PATCHED)
+    claim = Claim(base=ask.case, candidate=same, declared="reordered")
+    (numerics,) = judge(subject._replace(outputs=of_either), [claim])
 
     @contextmanager
     def prepare(case: Case) -> Iterator[ModuleStep]:
