@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from peakward.api.results import markdown as markdown
     from peakward.api.traces import findings as findings
     from peakward.api.traces import trace as trace
+    from peakward.records.calibration import Calibration as Calibration
     from peakward.records.case import Configuration as Configuration
     from peakward.records.case import ModelCase as ModelCase
     from peakward.records.case import ModuleCase as ModuleCase
@@ -85,6 +86,7 @@ _HOMES = {
     "api.predictions": ("device", "floor", "plan", "plan_serving", "predict"),
     "api.results": ("html", "load", "markdown"),
     "api.traces": ("findings", "trace"),
+    "records.calibration": ("Calibration",),
     "records.case": ("Configuration", "ModelCase", "ModuleCase", "Workload"),
     "records.errors": ("PeakwardError",),
     "records.inference": ("ServingWorkload",),

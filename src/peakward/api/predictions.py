@@ -18,7 +18,7 @@ from peakward.levers.registry import PLUGINS
 from peakward.prediction.floor import floor as predicted
 from peakward.prediction.planning.plan import plan as plan_of
 from peakward.prediction.planning.site import Site, site
-from peakward.records import check, codec
+from peakward.records import check
 from peakward.records.calibration import Calibration
 from peakward.records.case import ConfiguredCase, ModelCase, ModuleCase, ModulePass
 from peakward.records.device import Device
@@ -75,7 +75,7 @@ def predict(
     on: str,
     *,
     inputs: "Sequence[Any] | Mapping[str, Any]" = (),
-    calibration: Calibration | None = None,
+    calibration: Calibration | str | Path | None = None,
     price_per_gpu_hour: float | None = None,
     **settings: Any,
 ) -> Forecast:
@@ -86,7 +86,8 @@ def predict(
             a module itself, on whatever device its tensors are.
         on: the device, such as "h100-sxm-80" or "h200".
         inputs: of a module, by position or by name; only their shapes and types are used.
-        calibration: of such a device (`calibrate`); its datasheet without.
+        calibration: of such a device (`calibrate`), or the file that holds it; its datasheet without. One of
+            another host than this makes the interval wider, for that host's own costs.
         price_per_gpu_hour: in any currency, for the cost.
         settings: of a case `gpus` (of one node, 1) and `parallel` ("ddp" or "fsdp"); of a module
             `pass_` ("forward", "forward_backward", "train_step"), `loss` (a function of its output),
@@ -98,12 +99,11 @@ def predict(
             else cannot be computed is absent, with its reason.
     """
     key, prices = device(on).key, _prices(price_per_gpu_hour, 1)
-    if calibration is not None:
-        calibration = _checked_calibration(calibration)
+    measured = None if calibration is None else _checked_calibration(calibration)
     if isinstance(case, ModelCase | ModuleCase):
         known = cases.checked(case)
         group = _case_settings(known, inputs, settings)
-        (where,) = sites((key,), calibration=calibration, group=group, prices=prices)
+        (where,) = sites((key,), calibration=measured, group=group, prices=prices)
         return _of_case(known, where)
     from peakward.lab.models import given_module
     from peakward.lab.models.module_capture import capture_module
@@ -112,7 +112,7 @@ def predict(
     module = given_module.expect_module(case)
     given = _module_settings(settings)
     args, kwargs = given_module.inputs(inputs)
-    (where,) = sites((key,), calibration=calibration, group=None, prices=prices)
+    (where,) = sites((key,), calibration=measured, group=None, prices=prices)
     capture = capture_module(module, args, kwargs, **given, compute_capability=_capability(where))
     return module_forecast(capture, where)
 
@@ -171,7 +171,7 @@ def plan(
     case: ModelCase,
     devices: Sequence[str],
     *,
-    calibration: Calibration | None = None,
+    calibration: Calibration | str | Path | None = None,
     gpus: int = 1,
     parallel: Parallel | None = None,
     price_per_gpu_hour: float | Sequence[float] | None = None,
@@ -188,10 +188,9 @@ def plan(
     names = _names(devices)
     case = cases.checked_model_case(case)
     expect_to_apply(case)
-    if calibration is not None:
-        calibration = _checked_calibration(calibration)
+    measured = None if calibration is None else _checked_calibration(calibration)
     group, prices = _group(gpus, parallel), _prices(price_per_gpu_hour)
-    where = sites(names, calibration=calibration, group=group, prices=prices)
+    where = sites(names, calibration=measured, group=group, prices=prices)
     return planned(case, where, command=_plan_command(case, names, group, prices))
 
 
@@ -199,7 +198,8 @@ def planned(case: ModelCase, where: Sequence[Site], *, command: str) -> Plan:
     """The plan of a checked case; a device's part, once computed, is kept on disk."""
 
     def keep(case: ModelCase, on: Site, make: Callable[[], DevicePlan]) -> DevicePlan:
-        parts = (case, on.device, on.calibration, on.group, on.price_per_gpu_hour, PLUGINS)
+        here = on.model is not None and on.model.host_is_known
+        parts = (case, on.device, on.calibration, here, on.group, on.price_per_gpu_hour, PLUGINS)
         return kept(parts, DevicePlan, make)
 
     return plan_of(case, where, command=command, keep=keep)
@@ -210,7 +210,7 @@ def plan_serving(
     workload: ServingWorkload,
     devices: Sequence[str],
     *,
-    calibration: Calibration | None = None,
+    calibration: Calibration | str | Path | None = None,
     price_per_gpu_hour: float | Sequence[float] | None = None,
     memory_limit_bytes: int | None = None,
 ) -> ServingPlan:
@@ -229,13 +229,12 @@ def plan_serving(
     names = _names(devices)
     if memory_limit_bytes is not None:
         check.whole(memory_limit_bytes, "memory_limit_bytes", low=1, high=2**50)
-    if calibration is not None:
-        calibration = _checked_calibration(calibration)
+    measured = None if calibration is None else _checked_calibration(calibration)
     served = cases.model_shape(shape)
     return serving_plan(
         served,
         _checked_workload(workload),
-        sites(names, calibration=calibration, group=None, prices=_prices(price_per_gpu_hour)),
+        sites(names, calibration=measured, group=None, prices=_prices(price_per_gpu_hour)),
         limit_bytes=memory_limit_bytes,
         command="# from Python: pw.plan_serving",
     )
@@ -270,22 +269,12 @@ def sites(
         site(
             each,
             calibration=calibration if calibration and _is_of(calibration, each) else None,
+            host_is_known=calibration is not None and _is_of_this_host(calibration),
             group=group,
             price_per_gpu_hour=paid[i % len(paid)],
         )
         for i, each in enumerate(named.values())
     )
-
-
-def read_calibration(path: Path) -> Calibration:
-    """The calibration that `peakward devices calibrate --json` printed into a file."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise PeakwardError(
-            f"expected a calibration to read in {path}, got: {error.strerror}"
-        ) from None
-    return codec.from_json(data, Calibration)
 
 
 def expect_to_apply(case: ModelCase) -> None:
@@ -345,12 +334,14 @@ def _prices(price: float | Sequence[float] | None, most: int | None = None) -> t
     return tuple(check.amount(one, "price_per_gpu_hour", high=MAX_PRICE) for one in each)
 
 
-def _checked_calibration(given: Calibration) -> Calibration:
+def _checked_calibration(given: Calibration | str | Path) -> Calibration:
+    if isinstance(given, str | Path):
+        return Calibration.load(check.path(given, "calibration"))
     return check.record(
         given,
         Calibration,
         "a calibration",
-        "make one with `pw.calibrate`, or `pw.load` a stored one",
+        "make one with `pw.calibrate`, or give the file that holds one (`pw.Calibration.load`)",
     )
 
 
@@ -381,14 +372,20 @@ def _expect_of(calibration: Calibration, named: Sequence[Device]) -> None:
     where = calibration.environment.device_name
     if calibration.rates is None:
         raise PeakwardError(
-            f"expected a full calibration, got one of the ceilings of {where} alone: "
-            "make one with `peakward devices calibrate --json`"
+            f"expected a full calibration, got one of the ceilings of {where} alone: make one with "
+            "`peakward devices calibrate --json >calibration.json`"
         )
     if not any(_is_of(calibration, each) for each in named):
         raise PeakwardError(
             f"expected a calibration of one of the devices, got one of {where}: "
             "name that device too, or leave the calibration out"
         )
+
+
+def _is_of_this_host(calibration: Calibration) -> bool:
+    from peakward.lab.measure import probe
+
+    return calibration.host == probe.host()
 
 
 def _is_of(calibration: Calibration, device: Device) -> bool:

@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, TypeVar, cast, get_args
 
 import msgspec
@@ -18,7 +17,6 @@ from peakward.api.predictions import (
     expect_to_apply,
     gpu_group,
     planned,
-    read_calibration,
     sites,
 )
 from peakward.cli import options, output, parse
@@ -26,6 +24,7 @@ from peakward.cli.vocabulary import ViewOptions, Views, Work, WorkOptions, optio
 from peakward.levers.registry import AXES
 from peakward.prediction.planning.site import Site
 from peakward.records import check
+from peakward.records.calibration import Calibration
 from peakward.records.errors import PeakwardError
 from peakward.records.inference import (
     CacheType,
@@ -103,9 +102,7 @@ def main(given: Options, command: str) -> int:
     gc.set_threshold(100_000)
     where = sites(
         parse.split(given.device, "--device"),
-        calibration=None
-        if given.calibration is None
-        else read_calibration(Path(given.calibration)),
+        calibration=None if given.calibration is None else Calibration.load(given.calibration),
         group=_group(given.gpus, given.parallel),
         prices=() if given.price is None else _prices(given.price),
     )

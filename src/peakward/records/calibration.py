@@ -5,11 +5,13 @@ holds them.
 """
 
 import hashlib
+from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
 import msgspec
 
-from peakward.records.codec import to_json
+from peakward.records.codec import from_json, to_json
+from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Environment
 from peakward.records.result import Result
 
@@ -169,6 +171,16 @@ class MatmulRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     flops_per_s: float
 
 
+class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The machine whose processor issues a device's work, and the software that does."""
+
+    cpu_name: str
+    name_hash: str
+    """Sixteen hexadecimal digits of the SHA-256 of the machine's name, which tells machines apart."""
+    python: str
+    torch: str | None
+
+
 class Calibration(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Measured ceilings. They hold only for `environment`."""
 
@@ -185,6 +197,24 @@ class Calibration(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Load on the device or its cores during the calibration, which may make the ceilings too low."""
     rates: Rates | None = None
     """The rates that `peakward devices calibrate` adds; None where only the ceilings were measured."""
+    host: Host | None = None
+    """The host whose costs of a call it has. None in records that are older than this field."""
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Calibration":
+        """The calibration that a file holds, from `.save(path)` or `peakward devices calibrate --json`.
+
+        Raises:
+            PeakwardError: The file cannot be read, or holds something else.
+        """
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise PeakwardError(
+                f"expected a calibration to read in {path}, got nothing ({error.strerror}): write one with "
+                "`peakward devices calibrate --json`"
+            ) from None
+        return from_json(data, cls)
 
     @property
     def id(self) -> str:

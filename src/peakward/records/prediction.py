@@ -98,6 +98,9 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The longest first."""
     never_measured: tuple[str, ...] = ()
     """Operators whose kernels no stored result has timed. They make `step_s` wider."""
+    host_is_known: bool = True
+    """Whether the host's costs are those of the host in question. Another's make `step_s` wider: its own may
+    be half of them or twice."""
 
     @property
     def never_measured_s(self) -> float:

@@ -292,7 +292,14 @@ def _sources(plan: Plan) -> str | None:
     if not calibrated:
         return "Rates are from the datasheets." if timed else None
     others = "; the others' are from the datasheets" if len(calibrated) < len(timed) else ""
-    return f"Rates of {', '.join(calibrated)} are from its calibration{others}."
+    foreign = any(
+        each.time and each.time.source != "datasheet" and not each.time.host_is_known
+        for each in timed
+    )
+    host = (
+        " It is of another host than this: intervals allow for half its costs of a call, and twice."
+    )
+    return f"Rates of {', '.join(calibrated)} are from its calibration{others}.{host if foreign else ''}"
 
 
 def _waits(found: Forecast) -> str:

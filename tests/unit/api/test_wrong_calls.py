@@ -14,6 +14,7 @@ import wrong_calls as table
 
 LINE = re.compile(r"([^\n]*: )?expected [^\n]*, got [^\n]*")
 RECORDS = {
+    "Calibration",
     "Configuration",
     "Measurement",
     "ModelCase",

@@ -9,6 +9,7 @@ import pytest
 import peakward as pw
 from peakward.api import predictions
 from peakward.cli.main import main
+from peakward.lab.measure import probe
 from peakward.records import codec
 from peakward.records.calibration import Calibration
 from peakward.records.plan import Plan
@@ -134,6 +135,21 @@ def test_a_calibration_narrows_its_device_alone(capsysbinary):
     assert sources == ["calibrated", "datasheet"]
     widths = [each.forecast.step_s.high / each.forecast.step_s.low for each in found.devices]
     assert widths[0] < widths[1]
+
+
+def test_a_calibration_knows_its_host(in_tmp):
+    """On another, the host's costs are as sure as half of them to twice, and the page says so."""
+    known = Calibration.load(CALIBRATION)
+    msgspec.structs.replace(known, host=probe.host()).save("own.json")
+    case = pw.case("tiny", batch_size=1, seq_len=128, device="cuda")
+    own, other = (pw.plan(case, ["h200"], calibration=each) for each in ("own.json", known))
+    here, there = (each.devices[0].forecast.time for each in (own, other))
+    assert (here.host_is_known, there.host_is_known) == (True, False)
+    assert here.bound == there.bound == "host"
+    assert there.step_s.high > here.step_s.high
+    assert there.step_s.low < here.step_s.low
+    assert "of another host than this" in pw.markdown(other)
+    assert "of another host than this" not in pw.markdown(own)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from peakward.records.calibration import (
     Rates,
 )
 from peakward.records.codec import from_json
+from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Environment
 from peakward.records.study import Study
 from stored_results import Result, index
@@ -77,3 +78,13 @@ def test_stored_runs_decode_with_their_ceilings(result: Result) -> None:
     assert calibration is not None
     assert calibration.matmul_flops_per_s("bf16") is not None
     assert calibration.rates is None
+
+
+def test_a_file_gives_back_what_was_saved(tmp_path):
+    place = tmp_path / "calibration.json"
+    CEILINGS.save(place)
+    assert Calibration.load(place) == CEILINGS
+    with pytest.raises(
+        PeakwardError, match=r"a calibration to read in .*nowhere\.json, got nothing"
+    ):
+        Calibration.load(tmp_path / "nowhere.json")

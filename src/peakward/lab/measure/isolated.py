@@ -333,6 +333,7 @@ class Workers:
             copy_bytes_per_s=answer.copy_bytes_per_s,
             copy_size_bytes=answer.copy_size_bytes,
             doubts=tuple(each for each in (busy, answer.doubt) if each is not None),
+            host=probe.host(),
         )
 
     def rates(self, subject: Subject, device_type: DeviceType) -> Rates:

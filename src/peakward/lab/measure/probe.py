@@ -1,5 +1,6 @@
 """Describes this machine, and tells whether other work uses it. Imports no torch."""
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
@@ -17,6 +18,7 @@ import pynvml
 from peakward import __version__
 from peakward.lab.measure import nvml, proc
 from peakward.levers.registry import PLUGINS
+from peakward.records.calibration import Host
 from peakward.records.case import DeviceType
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Environment
@@ -52,6 +54,17 @@ def environment(device_type: DeviceType, *, uuid: str | None = None) -> Environm
         device_name=proc.cpu_name(),
         device_memory_bytes=proc.memory_bytes(),
         **_software(),
+    )
+
+
+def host() -> Host:
+    """The host of this process, which a calibration knows itself by."""
+    name = hashlib.sha256(platform.node().encode()).hexdigest()[:16]
+    return Host(
+        cpu_name=proc.cpu_name(),
+        name_hash=name,
+        python=platform.python_version(),
+        torch=_torch_build()[0],
     )
 
 

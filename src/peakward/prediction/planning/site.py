@@ -31,12 +31,13 @@ def site(
     device: Device,
     *,
     calibration: Calibration | None = None,
+    host_is_known: bool = True,
     group: DeviceGroup | None = None,
     price_per_gpu_hour: float | None = None,
 ) -> Site:
     """A device by its calibration where there is one, else by its datasheet."""
     try:
-        model, why = device_model(calibration, device), ""
+        model, why = device_model(calibration, device, host_is_known=host_is_known), ""
     except PeakwardError as refusal:
         model, why = None, str(refusal)
     return Site(device, calibration, model, why, group, price_per_gpu_hour)

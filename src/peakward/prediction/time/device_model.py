@@ -46,10 +46,17 @@ class DeviceModel(NamedTuple):
     traffic: TrafficCurve
     call_s: float
     """The host's unit of `dispatch`."""
+    host_is_known: bool = True
+    """Whether that is the cost of the host in question, not another's."""
 
 
-def device_model(calibration: Calibration | None, device: Device | None) -> DeviceModel:
+def device_model(
+    calibration: Calibration | None, device: Device | None, *, host_is_known: bool = True
+) -> DeviceModel:
     """From a full calibration where there is one, else from the datasheet.
+
+    Args:
+        host_is_known: Whether the calibration is of the host in question. A datasheet is of none.
 
     Raises:
         PeakwardError: neither, or a device whose number of multiprocessors nobody states.
@@ -66,7 +73,8 @@ def device_model(calibration: Calibration | None, device: Device | None) -> Devi
             f"{device.name}: name one of NVIDIA's"
         )
     if calibration is not None and calibration.rates is not None:
-        return _calibrated(calibration, calibration.rates, device)
+        model = _calibrated(calibration, calibration.rates, device)
+        return model._replace(host_is_known=host_is_known)
     return _stated(device)
 
 
@@ -134,6 +142,7 @@ def _stated(device: Device) -> DeviceModel:
         },
         traffic=TrafficCurve.stated(bytes_per_s, STATED_LAUNCH_S),
         call_s=STATED_CALL_S,
+        host_is_known=False,
     )
 
 

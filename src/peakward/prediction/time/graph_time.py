@@ -12,7 +12,7 @@ from peakward.prediction.operators.category import category
 from peakward.prediction.operators.tape import INT32
 from peakward.prediction.time import queue
 from peakward.prediction.time.device_model import DeviceModel
-from peakward.prediction.time.errors_seen import interval
+from peakward.prediction.time.errors_seen import ELSEWHERE, interval
 from peakward.prediction.time.operator_time import OperatorCost, cost
 from peakward.prediction.time.own_kernels import is_guess
 from peakward.prediction.time.queue import Stretch
@@ -46,18 +46,29 @@ def graph_time(
     phases = _phases(timed, units, on)
     device_s, host_s = sum(p.device_s for p in phases), sum(p.host_s for p in phases)
     bound: Waits = "host" if host_s > device_s else "device"
-    step_s = queue.step_s([Stretch(p.n_launches, p.host_s, p.device_s, p.n_waits) for p in phases])
+    step_s = _step_s(phases)
+    elsewhere_s = None
+    if not on.host_is_known:
+        least_s, most_s = (_step_s(phases, factor) for factor in ELSEWHERE)
+        elsewhere_s = (least_s, most_s)
     guessed = [(op, found) for op, found in timed if is_guess(op, setting, on.compute_capability)]
     guessed_s = sum(op.count * (found.device_s or 0.0) for op, found in guessed)
     return StepTime(
         case=case,
         device=on.name,
         source=on.source,
-        step_s=interval(step_s, on.source, bound, guessed_s),
+        step_s=interval(step_s, on.source, bound, guessed_s, elsewhere_s),
         bound=bound,
         phases=phases,
         operators=_operators(timed),
         never_measured=tuple(sorted({op.name for op, _ in guessed})),
+        host_is_known=on.host_is_known,
+    )
+
+
+def _step_s(phases: Iterable[PhasePrediction], host_factor: float = 1.0) -> float:
+    return queue.step_s(
+        [Stretch(p.n_launches, host_factor * p.host_s, p.device_s, p.n_waits) for p in phases]
     )
 
 

@@ -150,3 +150,9 @@ def test_a_calibration_that_failed_to_measure_is_refused(missing):
     half = msgspec.structs.replace(RATES, **{missing: ()})
     with pytest.raises(PeakwardError, match="expected a calibration with launch costs"):
         device_model(calibration(half), ROUND)
+
+
+def test_a_datasheet_knows_no_host_and_a_calibration_its_own():
+    assert not device_model(None, ROUND).host_is_known
+    assert device_model(calibration(), ROUND).host_is_known
+    assert not device_model(calibration(), ROUND, host_is_known=False).host_is_known

@@ -99,3 +99,19 @@ def test_a_read_of_a_value_makes_the_host_wait():
     x = torch.empty(2, 16, 8)
     found = module_time(capture_module(Longest(), (x, torch.tensor([3, 5]))), device())
     assert [each.n_waits for each in found.phases] == [1]
+
+
+@pytest.mark.parametrize("call_us", [100.0, 0.001])
+def test_on_another_host_a_step_may_take_half_of_its_calls_and_twice(call_us):
+    """Where the host bounds it; the device's time is as sure as ever."""
+    capture = capture_module(torch.nn.Linear(8, 8), (torch.randn(4, 8),))
+    own, other = (
+        module_time(capture, device(call_s=call_us * 1e-6, host_is_known=known)).step_s
+        for known in (True, False)
+    )
+    assert own.estimate == other.estimate
+    if call_us < 1:
+        assert own == other
+    else:
+        assert other.high == pytest.approx(2 * own.estimate, rel=0.05)
+        assert other.low == pytest.approx(own.estimate / 2, rel=0.05)
