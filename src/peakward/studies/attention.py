@@ -15,7 +15,7 @@ from peakward.records.measurement import Interval, Measurement
 from peakward.records.study import Conclusion, Plot
 from peakward.studies import claims, values
 from peakward.studies.attention_arms import NAIVE, Head, every_arm, head, seq_len, studied
-from peakward.studies.claims import Sentence, compared, fastest, growth, longer, sources
+from peakward.studies.claims import Sentence, compared, fastest, growth, longer
 from peakward.studies.engine import Row, Study, View
 from peakward.studies.fits import Fit, Reach, ends, limit_notes, reaches, search
 from peakward.studies.power_law import exponent
@@ -171,8 +171,8 @@ def speeds(view: View[Head]) -> Iterator[Conclusion]:
 
 
 def growths(view: View[Head]) -> Iterator[Conclusion]:
-    """Naive beside the least of memory held, by precision and head dim: the exponents of memory, and how
-    the time of backward grows at the long end.
+    """Naive and the least of memory held, by precision and head dim: the exponent of memory, and how the time
+    of backward grows at the long end.
 
     No power law fits a time over all lengths: short ones are launches. Its exponent, which the table
     has, is no claim about how attention grows.
@@ -181,20 +181,17 @@ def growths(view: View[Head]) -> Iterator[Conclusion]:
         each for each in claims.known(curves(view), held_power) if time_power(each[1], "backward")
     ]
     for of in values.groups(grow, lambda each: place(each[1][0])):
-        naive = next((each for each in of if each[1][0].name == NAIVE.name), None)
-        slowest = claims.least(of)
-        if naive is None or len(of) == 1:
-            continue
-        told, both = Sentence(), (naive, slowest) if slowest != naive else (naive,)
-        powers = " and ".join(
-            told(f"exponent of memory held, {curve[0].name}", power, "count", *ran(curve))
-            + f" in {curve[0].name}"
-            for power, curve in both
-        )
-        yield from told.end(
-            f"In {place(naive[1][0])} memory held for backward grows as the length to the power of {powers}"
-            + (_longer(told, naive[1], slowest[1]) if slowest != naive else ", and slower in none.")
-        )
+        naive = [each for each in of if each[1][0].name == NAIVE.name]
+        for power, curve in dict.fromkeys((*naive, claims.least(of))) if naive and of[1:] else ():
+            told, (before, last) = Sentence(), [cell for cell in curve if cell.backward.time][-2:]
+            held = told("exponent of memory held", power, "count", *ran(curve))
+            both = (before.backward.measurement, last.backward.measurement)
+            factor = longer(before.backward, last.backward)
+            yield from told.end(
+                f"In {place(last)}, {last.name}: memory held for backward grows as the length to the power "
+                f"of {held}; from length {before.seq_len:,} to {last.seq_len:,} the time of backward grows "
+                f"by {told.interval('growth', factor, 'ratio', *both)}, intervals{processes(*both)}."
+            )
 
 
 def ran(curve: Curve) -> list[Measurement | None]:
@@ -203,44 +200,20 @@ def ran(curve: Curve) -> list[Measurement | None]:
     return [row.measurement for row in rows if row.status == "ok"]
 
 
-def _longer(told: Sentence, *both: Curve) -> str:
-    """How much longer backward takes at the longest length that all ran than at the one before."""
-    timed = [{cell.seq_len: cell.backward for cell in each if cell.backward.time} for each in both]
-    lengths = sorted(set.intersection(*map(set, timed)))[-2:]
-    if len(lengths) < 2:
-        return "."
-    pairs = [[rows[length] for length in lengths] for rows in timed]
-    factors = " and by ".join(
-        told.interval(f"growth, {row.name}", longer(row, last), "ratio", *sources((row, last)))
-        + f" in {row.name}"
-        for row, last in pairs
-    )
-    return (
-        f"; from length {lengths[0]:,} to {lengths[1]:,} the time of backward grows by {factors}, "
-        f"intervals{processes(*sources(pairs[0]))}."
-    )
-
-
 def held(view: View[Head]) -> Iterator[Conclusion]:
     """The probability matrix's share of what naive holds, and who holds least, at the longest."""
     for group in values.groups(cells(view), place):
-        known = claims.known(group, lambda cell: cell.held_bytes)
         shares = [cell for cell in group if cell.matrix_share is not None]
         if not shares:
             continue
         naive = max(shares, key=lambda cell: cell.seq_len)
-        n_bytes, least = claims.least(each for each in known if each[1].seq_len == naive.seq_len)
-        told, source = Sentence(), naive.backward.measurement
-        at = told("length", naive.seq_len, "count", source)
-        share = told("the probability matrix's share", naive.matrix_share, "share", source)
-        whole = told("held by naive", naive.held_bytes, "bytes", source)
-        copies = ", in fp32 and its copy in bf16," if naive.point.precision == "bf16" else ""
-        of = told(f"held by {least.name}", n_bytes, "bytes", least.backward.measurement)
-        beside = f"; {least.name} holds {of}" if least.name != naive.name else ""
-        yield from told.end(
-            f"In {place(naive)} at length {at} the probability matrix{copies} is {share} of the {whole} that "
-            f"naive attention holds for backward{beside}."
-        )
+        there = [cell for cell in group if cell.seq_len == naive.seq_len]
+        _, least = claims.least(claims.known(there, HELD.number))
+        where = f"In {place(naive)} at length {naive.seq_len:,} {{}} attention"
+        for cell, figures in ((naive, (HELD, MATRIX)), (least, (HELD,))):
+            if cell is naive or least is not naive:
+                source = cell.backward.measurement
+                yield from claims.listed(where.format(cell.name), figures, cell, source)
 
 
 def length(found: tuple[Any, Fit] | None) -> int | None:
@@ -278,6 +251,8 @@ def drawn(title: str, y: Value) -> Callable[[View[Head]], Iterator[Plot]]:
     )
 
 
+HELD = Value("held for backward", "bytes", lambda cell: cell.held_bytes)
+MATRIX = Value("of it the probability matrix", "share", lambda cell: cell.matrix_share)
 STUDY = Study(
     title="What does each attention take in time and memory, and how does it grow?",
     points=points,
@@ -290,8 +265,8 @@ STUDY = Study(
                 text("attention", lambda cell: cell.name),
                 spread("forward", lambda cell: cell.forward.time or cell.forward.status),
                 spread("backward", lambda cell: cell.backward.time or cell.backward.status),
-                Value("held for backward", "bytes", lambda cell: cell.held_bytes),
-                Value("of it the probability matrix", "share", lambda cell: cell.matrix_share),
+                HELD,
+                MATRIX,
                 text("verdicts", joined(lambda row: verdict(row.measurement), ", ")),
                 text("reason", joined(lambda row: row.reason, "; ")),
             ),

@@ -15,6 +15,7 @@ PRECISIONS: dict[DeviceType, tuple[Precision, ...]] = {"cpu": ("fp32",), "cuda":
 """That kernels of attention are studied in."""
 TORCH_TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16"}
 OURS = ("flash", "flash-hopper")
+GPU_BACKENDS = ("sdpa-cudnn", "sdpa-efficient")
 HOPPER_HEADS = (64, 80, 96, 128)
 """Of the implementation `hopper` of `kernels.flash_attention`."""
 
@@ -139,45 +140,39 @@ def head(
 
 def obstacle(found: OperatorCase, setting: Setting) -> str | None:
     """Why the case cannot run on this machine; None where it can, as far as is known beforehand."""
-    name = found.attention
-    compiles = found.compile != "none" or name == "flex"
-    if compiles and not setting.has_compiler:
-        return f"{name} compiled needs a C++ compiler on the PATH"
-    if setting.device == "cpu":
-        return _obstacle_on_cpu(found)
-    if found.precision == "tf32" and _below(setting, (8, 0)):
-        return "tf32 needs a GPU of compute capability 8.0"
-    if name in OURS:
-        return _obstacle_of_ours(found, setting)
-    return _obstacle_of_torch(found, setting)
+    name, capability = found.attention, setting.compute_capability or (9, 0)
+    on_cpu, young = setting.device == "cpu", capability >= (8, 0)
+    compiles = (found.compile != "none" or name == "flex") and not setting.has_compiler
+    hopper = name == "flash-hopper"
+    reasons = (
+        (compiles, f"{name} compiled needs a C++ compiler on the PATH"),
+        (on_cpu and name in OURS, f"{name} is a GPU's kernel, and does not run on a CPU"),
+        (on_cpu and name in GPU_BACKENDS, f"torch has {name} on a GPU alone"),
+        (on_cpu and found.precision == "tf32", "a CPU has no tf32"),
+        (
+            on_cpu and name == "flex" and found.pass_ != "forward",
+            "FlexAttention has no backward pass on a CPU",
+        ),
+        (found.precision == "tf32" and not young, "tf32 needs a GPU of compute capability 8.0"),
+        (name == "flash" and not young, "flash needs a GPU of compute capability 8.0"),
+        (
+            hopper and found.precision != "bf16",
+            f"flash-hopper needs a type of 16 bits, got {found.precision}",
+        ),
+        (
+            hopper and found.head_dim not in HOPPER_HEADS,
+            f"flash-hopper needs heads of 64, 80, 96 or 128, got {found.head_dim}",
+        ),
+        (
+            hopper and capability[0] != 9,
+            f"flash-hopper needs compute capability 9, got {capability[0]}",
+        ),
+    )
+    own = next((reason for holds, reason in reasons if holds), None)
+    return own if own is not None or on_cpu else _obstacle_of_torch(found, capability)
 
 
-def _obstacle_on_cpu(found: OperatorCase) -> str | None:
-    name = found.attention
-    if name in OURS:
-        return f"{name} is a GPU's kernel, and does not run on a CPU"
-    if name in ("sdpa-cudnn", "sdpa-efficient"):
-        return f"torch has {name} on a GPU alone"
-    if found.precision == "tf32":
-        return "a CPU has no tf32"
-    if name == "flex" and found.pass_ != "forward":
-        return "FlexAttention has no backward pass on a CPU"
-    return None
-
-
-def _obstacle_of_ours(found: OperatorCase, setting: Setting) -> str | None:
-    if found.attention == "flash":
-        below = _below(setting, (8, 0))
-        return "flash needs a GPU of compute capability 8.0" if below else None
-    if found.precision != "bf16":
-        return f"flash-hopper needs a type of 16 bits, got {found.precision}"
-    if found.head_dim not in HOPPER_HEADS:
-        return f"flash-hopper needs heads of 64, 80, 96 or 128, got {found.head_dim}"
-    major, _ = setting.compute_capability or (9, 0)
-    return None if major == 9 else f"flash-hopper needs compute capability 9, got {major}"
-
-
-def _obstacle_of_torch(found: OperatorCase, setting: Setting) -> str | None:
+def _obstacle_of_torch(found: OperatorCase, capability: tuple[int, int]) -> str | None:
     """As torch's own rules have it, which a case that slips through meets when it runs."""
     prefix, _, backend = found.attention.partition("-")
     if prefix != "sdpa" or backend not in get_args(Backend):
@@ -189,15 +184,10 @@ def _obstacle_of_torch(found: OperatorCase, setting: Setting) -> str | None:
         grouped=False,
         differentiated=found.pass_ != "forward",
         n_keys=found.seq_len,
-        compute_capability=setting.compute_capability or (9, 0),
+        compute_capability=capability,
     )
     try:
         named_backend(cast(Backend, backend), given)
     except PeakwardError as refusal:
         return str(refusal).partition(": use ")[0]
     return None
-
-
-def _below(setting: Setting, least: tuple[int, int]) -> bool:
-    found = setting.compute_capability
-    return found is not None and found < least
