@@ -12,7 +12,7 @@ import msgspec
 from peakward.records.case import DeviceType, OperatorCase
 from peakward.records.study import Cell, Conclusion
 from peakward.studies import values
-from peakward.studies.claims import Sentence
+from peakward.studies.claims import listed
 from peakward.studies.engine import Point, Row, Study, View
 from peakward.studies.readings import ratio
 from peakward.studies.setting import Setting
@@ -175,41 +175,29 @@ def place(row: CaseRow) -> str:
 
 
 def shares(view: View[Case]) -> Iterator[Conclusion]:
-    """The softmax's share at the longest sequence of each heads and precision."""
+    """The softmax's share, and that of its casts and mask, at the longest sequence of each heads and
+    precision."""
     for row in longest(view):
-        told = Sentence()
-        forward, backward = said_shares(told, "softmax's share", SOFTMAX, row)
-        mask = told("share of scale and mask, forward", share(MASK, row), "share", row.profile)
-        text = (
-            f"In {place(row)} the softmax takes {forward} of attention's time forward and {backward} "
-            "backward; "
+        casts = [] if row.case.precision == "fp32" else [CASTS]
+        figures = (
+            *(share_of(part, each) for part in (SOFTMAX, *casts) for each in DIRECTIONS),
+            share_of(MASK, "forward"),
         )
-        if row.point.case.precision != "fp32":
-            forward, backward = said_shares(told, "share of casts", CASTS, row)
-            text += f"casting the scores to fp32 for it and the weights back takes {forward} and {backward}; "
-        yield from told.end(f"{text}scaling and masking the scores takes {mask} forward.")
+        yield from listed(f"Of the time of {place(row)}", figures, row, row.profile)
 
 
-def said_shares(told: Sentence, quantity: str, part: str, row: CaseRow) -> Iterator[str]:
-    """A part's share forward and backward, as text."""
-    for each in DIRECTIONS:
-        yield told(f"{quantity}, {each}", share(part, row, each), "share", row.profile)
+def share_of(part: str, direction: Direction) -> Value:
+    """A part's share of attention in one direction."""
+    return Value(f"{part} {direction}", "share", lambda row: share(part, row, direction))
 
 
 def ratios(view: View[Case]) -> Iterator[Conclusion]:
     """Time against FLOPs at the longest sequence of each heads and precision."""
     for row in longest(view):
-        if not over_products(row):
-            continue
-        told, profile = Sentence(), row.profile
-        alone = ", without its casts," if row.point.case.precision != "fp32" else ""
-        flops = told("softmax over products, FLOPs", flops_over_products(row), "share", profile)
-        time = told("softmax over products, time", over_products(row), "share", profile)
-        each = told("time for a FLOP over the products'", time_for_a_flop(row), "ratio", profile)
-        yield from told.end(
-            f"In {place(row)} the softmax{alone} has {flops} of the FLOPs of the two products and "
-            f"takes {time} of their time, {each} as long for a FLOP."
-        )
+        if over_products(row):
+            alone = ", without its casts," if row.case.precision != "fp32" else ""
+            subject = f"The softmax{alone} against both products in {place(row)}"
+            yield from listed(subject, RATIOS, row, row.profile)
 
 
 def notes(view: View[Case]) -> tuple[str, ...]:
@@ -248,6 +236,11 @@ CASE = (
     text("heads", heads),
     text("batch × length", lambda row: f"{row.point.case.batch_size} × {row.point.case.seq_len}"),
     text("precision", lambda row: row.point.case.precision),
+)
+RATIOS = (
+    Value("ratio of times", "ratio", over_products),
+    Value("ratio of FLOPs", "ratio", flops_over_products),
+    Value("time for a FLOP, over the products'", "ratio", time_for_a_flop),
 )
 STUDY = Study(
     title="What does the softmax take inside attention?",
@@ -290,9 +283,7 @@ STUDY = Study(
             "The softmax against both products, forward",
             (
                 *CASE,
-                Value("ratio of times", "ratio", over_products),
-                Value("ratio of FLOPs", "ratio", flops_over_products),
-                Value("time for a FLOP, over the products'", "ratio", time_for_a_flop),
+                *RATIOS,
             ),
             profiled,
         ),

@@ -16,7 +16,7 @@ from peakward.records.study import Conclusion, Plot, Table
 from peakward.records.study import Point as Mark
 from peakward.studies import values
 from peakward.studies.cases import model_case, place
-from peakward.studies.claims import Sentence, extremes
+from peakward.studies.claims import extremes, listed
 from peakward.studies.engine import Point, Row, Study, View
 from peakward.studies.readings import ratio
 from peakward.studies.setting import Setting
@@ -27,6 +27,7 @@ from peakward.studies.values import (
     STATUS,
     VERDICT,
     Value,
+    given,
     of_row,
     plot,
     table,
@@ -134,12 +135,12 @@ def profiled_s(row: CaseRow) -> float | None:
 
 def top(view: View[Case]) -> Iterator[Table]:
     """The kernels of each phase that take most, that run most often, and that are no matmuls."""
-    yield from listed(view, "take most", total_ns)
-    yield from listed(view, "run most", attrgetter("n"))
-    yield from listed(view, "take most and are no matmuls", total_ns, without=MATMUL)
+    yield from most_by(view, "take most", total_ns)
+    yield from most_by(view, "run most", attrgetter("n"))
+    yield from most_by(view, "take most and are no matmuls", total_ns, without=MATMUL)
 
 
-def listed(
+def most_by(
     view: View[Case], do: str, size: Callable[[KernelGroup], int], *, without: str | None = None
 ) -> Iterator[Table]:
     """A table for each case of `longest`: the first kernels of each phase by size."""
@@ -218,19 +219,11 @@ def matmuls(view: View[Case]) -> Iterator[Conclusion]:
     both = values.largest(
         both_passes(view), lambda each: model(each[0]), lambda each: seq_len(each[0])
     )
-    for training, inference in both:
-        told, work = Sentence(), training.point.case.workload
-        size = f"{model(training)} {work.batch_size} × {work.seq_len}"
-        yield from told.end(
-            f"Matmuls take {said(told, 'inference', inference)} of {noun(view)} time in inference, "
-            f"{said(told, 'passes', training, PASSES)} in forward and backward, and "
-            f"{said(told, 'step', training)} in a whole training step of {size}."
-        )
-
-
-def said(told: Sentence, name: str, row: CaseRow, phases: Sequence[WorkPhase] = PHASES) -> str:
-    """The matmuls' share in these phases as text."""
-    return told(f"share of matmuls, {name}", matmul_share(row, phases), "share", row.profile)
+    for each in both:
+        work = each[0].case.workload
+        size = f"{model(each[0])} {work.batch_size} × {work.seq_len}"
+        subject = f"Share of matmuls in the {noun(view)} time of {size}"
+        yield from listed(subject, SHARES, each, *(row.profile for row in each))
 
 
 def ranges(view: View[Case]) -> Iterator[Conclusion]:
@@ -255,21 +248,19 @@ def after_matmuls(view: View[Case]) -> Iterator[Conclusion]:
     """What takes most beside matmuls at each longest sequence: a category, and one kernel of a phase."""
     for row in longest(view):
         others = [(share, name) for name, share in shares(row).items() if name != MATMUL]
-        found = kernels(row, MATMUL)
-        if row.profile is None or not others or not found:
+        found, profile = kernels(row, MATMUL), row.profile
+        if profile is None or not others or not found:
             continue
-        told, (share, category), kernel = Sentence(), others[0], max(found, key=total_ns)
-        of_category = told(f"share of {category}", share, "share", row.profile)
-        share = kernel.total_ns / sum(category_ns(row).values())
-        of_kernel = told(f"share of {kernel.name}", share, "share", row.profile)
-        n = told("instances", kernel.n, "count", row.profile)
-        n_steps = told("profiled steps", row.profile.n_steps, "count", row.profile)
+        (share, category), kernel = others[0], max(found, key=total_ns)
+        of_kernel = kernel.total_ns / sum(category_ns(row).values())
         phase = f" in the phase {kernel.phase}" if kernel.phase else ""
-        yield from told.end(
-            f"Beside matmuls most of {place(row.point.case)} goes to {category} {noun(view)}s, "
-            f"{of_category}; the one that takes most is {kernel.name}{phase}: {of_kernel} in {n} instances "
-            f"over {n_steps} steps."
+        figures = (
+            given(f"{category} {noun(view)}s", "share", share),
+            given(f"{kernel.name}{phase}", "share", of_kernel),
+            given("its instances", "count", kernel.n),
+            given("profiled steps", "count", profile.n_steps),
         )
+        yield from listed(f"Beside matmuls {place(row.case)} goes most to", figures, row, profile)
 
 
 def notes(view: View[Case]) -> tuple[str, ...]:
@@ -287,6 +278,12 @@ def notes(view: View[Case]) -> tuple[str, ...]:
 PARTS = {"forward": PASSES[:1], "forward + backward": PASSES, "whole step": PHASES}
 OVER_PLAIN = Value("over the plain", "ratio", lambda row: ratio(profiled_s(row), row.median_s))
 SHARE = Value("share of matmuls", "share", matmul_share)
+SHARES = (
+    Value("inference", "share", lambda both: matmul_share(both[1])),
+    *of_row(
+        *(Value(name, "share", partial(matmul_share, phases=of)) for name, of in PARTS.items())
+    ),
+)
 STUDY = Study(
     title="Which kernels take a step's time, and how much of them are matmuls?",
     points=points,
@@ -308,13 +305,9 @@ STUDY = Study(
             "Share of matmuls",
             (
                 *of_row(*SIZE),
-                Value("inference", "share", lambda both: matmul_share(both[1])),
+                *SHARES,
                 *of_row(
-                    *(
-                        Value(name, "share", partial(matmul_share, phases=of))
-                        for name, of in PARTS.items()
-                    ),
-                    Value("in no category", "share", lambda row: row.profile.profile.unnamed_share),
+                    Value("in no category", "share", lambda row: row.profile.profile.unnamed_share)
                 ),
             ),
             lambda view: (both for both in both_passes(view) if step_s(both[0])),

@@ -25,7 +25,7 @@ from peakward.report.run.memory import (
 )
 from peakward.studies import cases, values
 from peakward.studies.cases import model_case, with_levers
-from peakward.studies.claims import Sentence, extremes
+from peakward.studies.claims import extremes, listed
 from peakward.studies.engine import Point, Row, Study, View
 from peakward.studies.peaks import predicted_peak, prediction
 from peakward.studies.power_law import exponent
@@ -37,6 +37,7 @@ from peakward.studies.values import (
     SIZE,
     STATUS,
     Value,
+    given,
     label,
     of_row,
     plot,
@@ -258,20 +259,16 @@ def clock(
     note: str,
 ) -> Callable[[View[Case]], Iterator[Table]]:
     """A table of the recorded steps on the clock of their kernels."""
+
+    def at(place: int, column: Column) -> Value:
+        return Value(column.name, column.unit, lambda line: line[1][place])
+
     return table(
         title,
-        (
-            *of_row(*CASE),
-            *(at_place(place, column) for place, column in enumerate(columns)),
-        ),
+        (*of_row(*CASE), *(at(place, column) for place, column in enumerate(columns))),
         lambda view: ((row, each) for row, memory in longest(view) for each in rows(memory)),
         note=note,
     )
-
-
-def at_place(place: int, column: Column) -> Value:
-    """A cell of a line of a row and its cells."""
-    return Value(column.name, column.unit, lambda line: line[1][place])
 
 
 def levers(view: View[Case]) -> Iterator[tuple[CaseRow, str, int | None]]:
@@ -325,52 +322,49 @@ def lines(memory: CaseMemory) -> Iterator[Series]:
 def shares(view: View[Case]) -> Iterator[Conclusion]:
     """What the peak of each longest step is made of."""
     for row, memory in longest(view):
-        if (found := peak(row)) is None:
-            continue
-        told = Sentence()
-        whole = told("peak of the step", found.allocated_bytes, "bytes", memory)
-        parts = []
-        for each in found.purposes:
-            name = kept_name(memory) if each.name == "activations" else each.name.replace("_", " ")
-            share = ratio(each.n_bytes, found.allocated_bytes)
-            parts.append(f"{name} {told(f'share of {name}', share, 'share', memory)}")
-        yield from told.end(
-            f"{place(row)} holds most in the phase {found.phase}, {whole}: {', '.join(parts)}."
-        )
+        if (found := peak(row)) is not None:
+            names = [
+                kept_name(memory) if each.name == "activations" else each.name.replace("_", " ")
+                for each in found.purposes
+            ]
+            figures = (
+                given("in all", "bytes", found.allocated_bytes),
+                *(
+                    given(name, "share", ratio(each.n_bytes, found.allocated_bytes))
+                    for name, each in zip(names, found.purposes, strict=True)
+                ),
+            )
+            most = f"{place(row)} holds most in the phase {found.phase}"
+            yield from listed(most, figures, row, memory)
 
 
 def growth(view: View[Case]) -> Iterator[Conclusion]:
     """The exponents in the sequence length of what a train step keeps, by size and precision."""
     keeping = [each for each in recorded(view) if activations_bytes(each[1])]
     for group in values.groups(keeping, lambda each: model(each[0])):
-        lengths = [row.point.case.workload.seq_len for row, _ in group]
+        lengths = [row.case.workload.seq_len for row, _ in group]
         memories = [memory for _, memory in group]
-        softmax = [softmax_bytes(memory) for memory in memories]
-        if (power := exponent(lengths, [activations_bytes(memory) for memory in memories])) is None:
-            continue
-        (name, precision), told = model(group[0][0]), Sentence()
-        whole = told("exponent of activations", power, "count", *memories)
-        text = (
-            f"From {min(lengths)} to {max(lengths)} tokens the {kept_name(memories[-1])} of {name} in "
-            f"{precision} grow as the sequence length to the power {whole}"
+        kept, softmax = (
+            [read(memory) for memory in memories] for read in (activations_bytes, softmax_bytes)
         )
-        if all(softmax):
-            found = exponent(lengths, softmax)
-            of_softmax = told("exponent of the softmax's", found, "count", *memories)
-            low, high = (
-                told(
-                    f"softmax's share of activations, {which}",
-                    softmax_bytes(memory) / activations_bytes(memory),
-                    "share",
-                    memory,
-                )
-                for which, memory in (("shortest", memories[0]), ("longest", memories[-1]))
-            )
-            text += (
-                f", the softmax's results among them, {low} at the shortest and {high} at the longest, to "
-                f"the power {of_softmax}"
-            )
-        yield from told.end(f"{text}.")
+        if (power := exponent(lengths, kept)) is None:
+            continue
+        ends = (("shortest", 0), ("longest", -1)) if all(softmax) else ()
+        figures = (
+            given("exponent of all", "count", power),
+            given("of the softmax's", "count", exponent(lengths, softmax) if ends else None),
+            *(
+                given(f"softmax's share at the {which}", "share", ratio(softmax[at], kept[at]))
+                for which, at in ends
+            ),
+        )
+        yield from listed(
+            f"From {min(lengths)} to {max(lengths)} tokens the {kept_name(memories[-1])} of "
+            f"{' in '.join(model(group[0][0]))} grow by a power of the sequence length",
+            figures,
+            group,
+            *memories,
+        )
 
 
 def softmax_bytes(memory: CaseMemory) -> int:
@@ -382,16 +376,8 @@ def residual(view: View[Case]) -> Iterator[Conclusion]:
     """What a block keeps, in activations of the residual stream."""
     for row, memory in longest(view):
         if block_bytes(row):
-            told = Sentence()
-            one = told(
-                "one activation of the residual stream", residual_bytes(row), "bytes", memory
-            )
-            quantity = "a block's activations over one of the residual stream"
-            n = told(quantity, block_over_residual(row), "ratio", memory)
-            yield from told.end(
-                f"One activation of the residual stream of {place(row)} takes {one}; of {kept_name(memory)} "
-                f"a block keeps {n} that for the backward pass."
-            )
+            kept = f"In {place(row)}, of {kept_name(memory)} in the residual stream and of a block"
+            yield from listed(kept, RESIDUAL, row, memory)
 
 
 def predicted(view: View[Case]) -> Iterator[Conclusion]:
@@ -402,6 +388,7 @@ def predicted(view: View[Case]) -> Iterator[Conclusion]:
         view.rows,
         of="of what was held",
         behind=lambda row: (source(row),),
+        where=place,
     )
 
 
@@ -430,6 +417,11 @@ def notes(view: View[Case]) -> Iterator[str]:
 
 
 CASE = (*SIZE, PRECISION)
+RESIDUAL = (
+    Value("one activation", "bytes", residual_bytes),
+    Value("a block keeps", "bytes", block_bytes),
+    Value("over one activation", "ratio", block_over_residual),
+)
 STUDY = Study(
     title="What is a step's memory held for, phase by phase, and how does it grow?",
     points=points,
@@ -451,9 +443,7 @@ STUDY = Study(
             "One activation of the residual stream, and what a block keeps",
             (
                 *CASE,
-                Value("one activation", "bytes", residual_bytes),
-                Value("a block keeps", "bytes", block_bytes),
-                Value("over one activation", "ratio", block_over_residual),
+                *RESIDUAL,
             ),
             lambda view: (row for row, _ in recorded(view) if row.point.case.workload.trains),
             note="batch × seq_len × d_model in the parameters' type; what blocks keep is recorded.",
@@ -488,18 +478,8 @@ STUDY = Study(
             each=lambda line: line[0].point.case,
             note="Lines are those of Python that a GPU's allocator saw; the backward pass has none.",
         ),
-        clock(
-            PEAKS_TITLE,
-            PEAK_COLUMNS,
-            peak_rows,
-            PEAKS_NOTE,
-        ),
-        clock(
-            QUEUE_TITLE,
-            QUEUE_COLUMNS,
-            queue_rows,
-            QUEUE_NOTE,
-        ),
+        clock(PEAKS_TITLE, PEAK_COLUMNS, peak_rows, PEAKS_NOTE),
+        clock(QUEUE_TITLE, QUEUE_COLUMNS, queue_rows, QUEUE_NOTE),
         table(
             "Predicted beside held",
             (

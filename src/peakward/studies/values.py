@@ -53,6 +53,11 @@ def text(name: str, get: Callable[[Any], Cell]) -> Value:
     return Value(name, "text", get)
 
 
+def given(name: str, unit: Unit, number: float | None) -> Value:
+    """A number that is known already, whatever the row."""
+    return Value(name, unit, lambda _row: number)
+
+
 def label(name: str, get: Callable[[Any], Cell]) -> Value:
     """Text that says what a row is about."""
     return Value(name, "name", get)

@@ -3,21 +3,19 @@
 Every case runs in a fresh process and times ten steps, as a first benchmark script would.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from statistics import median
 from typing import Literal
 
 from peakward.records.case import ModelCase, Pass
 from peakward.records.measurement import FirstStep
 from peakward.records.study import Conclusion, Plot, Table
 from peakward.studies.cases import model_case, place
-from peakward.studies.claims import Sentence, pairs
+from peakward.studies.claims import extremes, listed
 from peakward.studies.engine import Point, Row, Study, View
 from peakward.studies.readings import median_s, ratio
 from peakward.studies.setting import Setting
-from peakward.studies.values import SIZE, STATUS, VERDICT, Value, mark, series, table
+from peakward.studies.values import SIZE, STATUS, VERDICT, Value, given, mark, series, table
 
 WARMUPS = (0, 1, 5)
 N_TIMED = 10
@@ -30,6 +28,8 @@ STATISTICS: dict[str, Statistic] = {
     "minimum": "min",
     "standard deviation": "sd",
 }
+OFFSETS = ("first timed step", "mean", "median", "standard deviation")
+"""The statistics that sentences tell."""
 Case = Point[ModelCase]
 """Held against the same after the most warm-up steps, whose median is the steady time."""
 
@@ -200,92 +200,42 @@ def cold_steps(view: View[Case]) -> Iterator[Plot]:
 
 
 def offsets(view: View[Case]) -> Iterator[Conclusion]:
-    """How far off the statistics are after so many warm-up steps, over all cases that tell."""
-    for steps in WARMUPS[:-1]:
-        rows = [
-            row
-            for row in view.rows
-            if warmup_steps(row) == steps and over_steady(row, "mean") is not None
-        ]
-        if rows:
-            yield from _offset(rows, steps)
-
-
-def _offset(rows: Sequence[Row[Case]], steps: int) -> Iterator[Conclusion]:
-    told, both = Sentence(), pairs(rows)
-
-    def typical(name: Statistic) -> str:
-        value = median(over_steady(row, name) or 0.0 for row in rows)
-        return told(f"{name} over the steady time, median of cases", value, "ratio", *both)
-
-    def furthest(name: Statistic) -> str:
-        # Half of the steady time is as far from it as twice.
-        row = max(rows, key=lambda row: abs(math.log(over_steady(row, name) or 1.0)))
-        quantity = f"{name} over the steady time, furthest from it"
-        value = told(quantity, over_steady(row, name), "ratio", row.measurement, row.base)
-        return f"{value} ({place(row.point.case)})"
-
-    n = told("warm-up steps", steps, "count", *both)
-    beginning = f"After {n} warm-up step{'s' if steps > 1 else ''}"
-    if not steps:
-        beginning = f"Without warm-up ({n} steps)"
-    steady = [row.base for row in rows if row.base is not None]
-    noise = told(
-        "sd of the steady steps over the steady time, median of cases",
-        median(
-            ratio(each.summary.sd_s, each.summary.median_s.estimate) or 0.0
-            for each in steady
-            if each.summary is not None
-        ),
-        "ratio",
-        *steady,
-    )
-    cases = told.count("cases", len(rows), both)
-    over = f"{cases} case" if len(rows) == 1 else f"medians of {cases} cases"
-    yield from told.end(
-        f"{beginning} the first of {told('timed steps', N_TIMED, 'count', *both)} timed steps takes "
-        f"{typical('first')} the steady time, their mean is {typical('mean')} and their standard deviation "
-        f"{typical('sd')} of it, where that of the steady steps is {noise} ({over}); at worst the mean is "
-        f"{furthest('mean')}, and the median {furthest('median')}."
-    )
+    """How far off the statistics are after so many warm-up steps; after the most of them the noise."""
+    for steps in WARMUPS:
+        rows = [row for row in view.rows if warmup_steps(row) == steps]
+        after = "Without warm-up" if not steps else f"After {steps} warm-up steps"
+        for name in OFFSETS if steps < max(WARMUPS) else OFFSETS[-1:]:
+            yield from extremes(
+                f"{after.removesuffix('s') if steps == 1 else after} the {name} of {N_TIMED} steps is",
+                Value(name, "ratio", multiple(STATISTICS[name])),
+                rows,
+                of="the steady time",
+                behind=lambda row: row.both,
+            )
 
 
 def explained(view: View[Case]) -> Iterator[Conclusion]:
     """What first steps took longer for than steady ones, in parts that sum to it; nothing where one was not
     timed, or took no longer."""
     for row, first in profiled(view):
-        excess = excess_s(row)
-        if excess is not None and excess > 0:
-            yield from _explained(row, first, parts(first, on_gpu=view.on_gpu))
-
-
-def _explained(
-    row: Row[Case], first: FirstStep, found: dict[str, float | None]
-) -> Iterator[Conclusion]:
-    told, own, excess = Sentence(), row.measurement, excess_s(row) or 0.0
-    rest_s = other_s(row, tuple(found.values())) or 0.0
-
-    def part(name: str, seconds: float) -> str:
-        share = told(f"{name}, of the excess", seconds / excess, "share", own)
-        return f"{name} {told(name, seconds, 's', own)} ({share})"
-
-    text = (
-        f"The first step of {place(row.point.case)} takes {told('first step', first_step_s(row), 's', own)}, "
-        f"{told('first step beyond a steady one', excess, 's', own, row.base)} longer than a steady one"
-    )
-    if any(found.values()):
-        named = (part(name, seconds) for name, seconds in found.items() if seconds)
-        text += f": {', '.join(named)}, {part('everything else', rest_s)}"
-    elif first.n_page_faults is not None:
-        text += f", with {told('page faults', first.n_page_faults, 'count', own)} page faults"
-    if rest_s < 0:
-        text += "; below zero, for the parts are of a step that ran slower under a profiler"
-    if none := [name for name, seconds in found.items() if seconds == 0]:
-        text += f"; there was no {' and no '.join(none)}"
-    text += "."
-    if unknown := [name for name, seconds in found.items() if seconds is None]:
-        text += f" Not measured in this record: {', '.join(unknown)}."
-    yield from told.end(text)
+        excess, own = excess_s(row), row.measurement
+        if excess is None or excess <= 0:
+            continue
+        found = parts(first, on_gpu=view.on_gpu)
+        rest = other_s(row, tuple(found.values())) if any(found.values()) else None
+        unknown = ", ".join(name for name, seconds in found.items() if seconds is None)
+        figures = (
+            Value("in all", "s", first_step_s),
+            Value("beyond a steady one", "s", excess_s),
+            *(given(name, "s", seconds) for name, seconds in found.items()),
+            given("everything else", "s", rest),
+            given("its share", "share", ratio(rest, excess)),
+            given("page faults", "count", first.n_page_faults),
+        )
+        text = f"The first step of {place(row.case)}"
+        if unknown:
+            text += f" (not measured in this record: {unknown})"
+        yield from listed(text, figures, row, own, row.base)
 
 
 STEPS = Value("warm-up steps", "count", warmup_steps)
@@ -326,6 +276,7 @@ STUDY = Study(
         "The parts of a first step are taken under a profiler in another fresh process: of a GPU, host "
         "time while it had nothing to do, beyond that of a steady step. cuBLAS's heuristics choose a "
         "kernel at the first product of each shape; autotuning is Inductor's and Triton's timing of "
-        "candidates, which an eager step without Triton has none of.",
+        "candidates, which an eager step without Triton has none of. What is left for everything else may be "
+        "below zero, as a step under a profiler runs slower.",
     ),
 )

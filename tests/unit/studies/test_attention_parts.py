@@ -142,15 +142,15 @@ def test_the_softmaxs_share_and_its_time_for_a_flop(made):
     said = [each.text for each in made().conclusions]
     assert len(said) == 8
     assert said[0] == (
-        "In attention of 12 heads of 64 over 4 × 1024 in fp32 the softmax takes 30.0% of attention's time "
-        "forward and 30.0% backward; scaling and masking the scores takes 15.0% forward."
+        "Of the time of attention of 12 heads of 64 over 4 × 1024 in fp32: softmax forward 30.0%, softmax "
+        "backward 30.0%, scale and mask forward 15.0%."
     )
-    assert "casting the scores to fp32 for it and the weights back takes 0% and 0%" in said[1]
+    assert "casts forward 0%, casts backward 0%" in said[1]
     assert said[4] == (
-        "In attention of 12 heads of 64 over 4 × 1024 in fp32 the softmax has 1.95% of the FLOPs of "
-        "the two products and takes 60.0% of their time, 30.7× as long for a FLOP."
+        "The softmax against both products in attention of 12 heads of 64 over 4 × 1024 in fp32: ratio of "
+        "times 0.600×, ratio of FLOPs 0.0195×, time for a FLOP, over the products' 30.7×."
     )
-    assert "the softmax, without its casts, has" in said[5]
+    assert "The softmax, without its casts, against" in said[5]
 
 
 def test_nothing_ran_nothing_said(made):

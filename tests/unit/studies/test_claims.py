@@ -106,9 +106,9 @@ def test_the_extremes_of_a_value_name_their_rows_and_all_sources(piece):
     ((text, values),) = told(slow, quick, failed)
     assert text == (
         "A step takes from 1.00 µs (softmax 10 × 100, torch, fp32) to 8.00 µs "
-        "(softmax 10 × 100, numpy, fp32) in all, over 2 cases."
+        "(softmax 10 × 100, numpy, fp32) in all, 4.50 µs in the median of 2 cases."
     )
-    assert values == pytest.approx([1e-6, 8e-6, 2])
+    assert values == pytest.approx([1e-6, 8e-6, 4.5e-6, 2])
     assert [text for text, _ in told(quick)] == [
         "A step takes 1.00 µs in all (softmax 10 × 100, torch, fp32)."
     ]

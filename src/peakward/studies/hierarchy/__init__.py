@@ -17,7 +17,7 @@ from peakward.records.calibration import Rates, Subject, TrafficRate
 from peakward.records.device import Device
 from peakward.records.study import Conclusion
 from peakward.studies import values
-from peakward.studies.claims import Sentence, known, most
+from peakward.studies.claims import Sentence, known, listed, most
 from peakward.studies.engine import Study, View
 from peakward.studies.hierarchy.levels import (
     MEMORY,
@@ -29,7 +29,7 @@ from peakward.studies.hierarchy.levels import (
     routes,
 )
 from peakward.studies.readings import ratio
-from peakward.studies.values import Value, label, plot, table, text
+from peakward.studies.values import Value, given, label, plot, table, text
 
 SUBJECTS: tuple[Subject, ...] = ("traffic", "levels", "latency", "link", "disk")
 """The subjects of the calibration that the study reads."""
@@ -167,34 +167,32 @@ def descent(view: Seen) -> Iterator[Conclusion]:
 
 def in_flight(view: Seen) -> Iterator[Conclusion]:
     """Bytes that must be on their way at once: rate times latency (Little's law)."""
-    of, told = view.calibration, Sentence()
     for each in levels(view):
         if each.name == MEMORY and each.latency_s is not None:
-            n_bytes = each.bytes_per_s * each.latency_s
-            yield from told.end(
-                f"To read memory at {told('rate', each.bytes_per_s, 'bytes_per_s', of)} with loads of "
-                f"{told('latency', each.latency_s, 's', of)}, "
-                f"{told('rate × latency', n_bytes, 'bytes', of)} must be on their way at once."
+            n_bytes = given(
+                "bytes on their way at once", "bytes", each.bytes_per_s * each.latency_s
             )
+            yield from listed("To read memory", (RATE, LATENCY, n_bytes), each, view.calibration)
 
 
 def reach(view: Seen) -> Iterator[Conclusion]:
     """The working set of each cache from which on loads take far longer, though it should hold it."""
     capacity = {each.level: each.capacity_bytes for each in rates(view).levels}
-    of, loads = view.calibration, (each for each in rates(view).latency if each.level is not None)
+    loads = (each for each in rates(view).latency if each.level is not None)
     for own in values.groups(loads, lambda each: each.level):
         quick = min(own, key=lambda each: each.load_s)
         late = [each for each in own if each.load_s >= SLOWER * quick.load_s]
         if late:
-            told, slow = Sentence(), min(late, key=lambda each: each.working_set_bytes)
-            holds = told("capacity", capacity.get(own[0].level), "bytes", of)
-            at = told("slow working set", slow.working_set_bytes, "bytes", of)
-            times = told("latencies", slow.load_s / quick.load_s, "ratio", of)
-            early = told("quick working set", quick.working_set_bytes, "bytes", of)
-            yield from told.end(
-                f"{own[0].level} is said to hold {holds}, but a load from a working set of {at} takes "
-                f"{times} what one of {early} takes, {told('latency', quick.load_s, 's', of)}."
+            slow = min(late, key=lambda each: each.working_set_bytes)
+            figures = (
+                given("said to hold", "bytes", capacity.get(own[0].level)),
+                given("slow working set", "bytes", slow.working_set_bytes),
+                given("its loads over the quickest", "ratio", slow.load_s / quick.load_s),
+                given("quick working set", "bytes", quick.working_set_bytes),
+                given("its loads", "s", quick.load_s),
             )
+            subject = f"{own[0].level} slows down before it is full"
+            yield from listed(subject, figures, slow, view.calibration)
 
 
 def copies(view: Seen) -> Iterator[Conclusion]:
@@ -206,60 +204,43 @@ def copies(view: Seen) -> Iterator[Conclusion]:
         return
     _, full = most(known(in_memory, lambda each: each.bytes_per_s))
     _, best = most(known(made, lambda each: each.rate.bytes_per_s))
-    yield from half_rate([each.rate for each in made], full, view)
-    if best.level != MEMORY:
-        yield from highest(best, view)
-
-
-def half_rate(copies: list[TrafficRate], full: TrafficRate, view: Seen) -> Iterator[Conclusion]:
-    """The best rate of a copy in memory, and the smallest that reaches half of it."""
-    smallest, of, told = copies[0], view.calibration, Sentence()
-    rate = told("best rate in memory", full.bytes_per_s, "bytes_per_s", of)
-    size = told("size of the best rate in memory", full.size_bytes, "bytes", of)
-    few = told("smallest size", smallest.size_bytes, "bytes", of)
-    share = told("rate of the smallest", smallest.bytes_per_s / full.bytes_per_s, "share", of)
-    said = f"Even the smallest, of {few}, are copied at {share} of it."
-    half = next(each for each in copies if 2 * each.bytes_per_s >= full.bytes_per_s)
-    if half != smallest:
-        at = told("smallest of half the rate", half.size_bytes, "bytes", of)
-        said = (
-            f"The smallest tensors that are copied at half of that or more are of {at}; those of {few} "
-            f"are copied at {share} of it."
-        )
-    yield from told.end(f"Copies out of memory and back reach {rate}, at tensors of {size}. {said}")
-
-
-def highest(best: Pass, view: Seen) -> Iterator[Conclusion]:
-    """The rate of a cache, or of a cache in part."""
-    cache, of, told = last_cache(rates(view)), view.calibration, Sentence()
-    rate = told("highest rate", best.rate.bytes_per_s, "bytes_per_s", of)
-    size = told("size of the highest rate", best.rate.size_bytes, "bytes", of)
-    both = told("both tensors", best.footprint_bytes, "bytes", of)
-    why = "of which a cache may hold a part"
-    if cache is not None and best.level == cache[0]:
-        why = (
-            f"which {cache[0]} can hold ({told(f'capacity of {cache[0]}', cache[1], 'bytes', of)})"
-        )
-    yield from told.end(
-        f"The highest rate of a copy, {rate}, is not memory's: its two tensors of {size} take {both} "
-        f"together, {why}."
+    smallest = made[0].rate
+    half = next(each.rate for each in made if 2 * each.rate.bytes_per_s >= full.bytes_per_s)
+    figures = (
+        given("best rate", "bytes_per_s", full.bytes_per_s),
+        given("at tensors of", "bytes", full.size_bytes),
+        given("the smallest tensors of half of it or more", "bytes", half.size_bytes),
+        given("the smallest tensors", "bytes", smallest.size_bytes),
+        given("their share of it", "share", smallest.bytes_per_s / full.bytes_per_s),
     )
+    yield from listed("Copies out of memory and back", figures, full, view.calibration)
+    if best.level != MEMORY:
+        cache = last_cache(rates(view))
+        holds = cache is not None and best.level == cache[0]
+        why = f"{best.level} can hold" if holds else "a cache may hold a part of"
+        highest = (
+            given("rate", "bytes_per_s", best.rate.bytes_per_s),
+            given("each tensor", "bytes", best.rate.size_bytes),
+            given("both tensors", "bytes", best.footprint_bytes),
+            given(f"capacity of {best.level}", "bytes", cache[1] if cache and holds else None),
+        )
+        subject = f"The quickest copy is not memory's, as {why} its tensors"
+        yield from listed(subject, highest, best, view.calibration)
 
 
 def weights(view: Seen) -> Iterator[Conclusion]:
     """The quickest and the slowest way of a model's weights, and all between."""
-    of, told = view.calibration, Sentence()
     timed = known(ways(view), lambda route: route.time_s(WEIGHTS.size_bytes))
     if len(timed) < 2:
         return
     timed.sort(key=lambda each: each[0])
-    size = told("size", WEIGHTS.size_bytes, "bytes", of)
-    times = told("slowest over quickest", timed[-1][0] / timed[0][0], "ratio", of)
-    named = ", ".join(
-        f"{route.name} {told(route.name, time_s, 's', of)}" for time_s, route in timed
+    figures = (
+        given("in all", "bytes", WEIGHTS.size_bytes),
+        *(given(route.name, "s", time_s) for time_s, route in timed),
+        given("slowest over quickest", "ratio", timed[-1][0] / timed[0][0]),
     )
-    name = WEIGHTS.name[0].upper() + WEIGHTS.name[1:]
-    yield from told.end(f"{name} ({size}): {named}; the last takes {times} the first.")
+    subject = WEIGHTS.name[0].upper() + WEIGHTS.name[1:]
+    yield from listed(subject, figures, WEIGHTS, view.calibration)
 
 
 def against_datasheet(view: Seen) -> Iterator[Conclusion]:
@@ -334,6 +315,7 @@ def move(tensor: Tensor) -> Value:
 
 
 RATE = Value("rate", "bytes_per_s", lambda row: row.bytes_per_s)
+LATENCY = Value("latency", "s", lambda row: row.latency_s)
 STUDY: Study[Any] = Study(
     title="How fast and how far is each level of memory?",
     needs_rates=lambda _setting: SUBJECTS,
@@ -344,7 +326,7 @@ STUDY: Study[Any] = Study(
                 label("level", lambda row: row.name),
                 Value("holds", "bytes", lambda row: row.capacity_bytes),
                 RATE,
-                Value("latency", "s", lambda row: row.latency_s),
+                LATENCY,
                 Value("datasheet", "bytes_per_s", lambda row: row.stated_bytes_per_s),
                 Value("share", "share", lambda row: row.share),
             ),
