@@ -187,13 +187,13 @@ def listed(
 def changed(
     subject: str, values: Iterable[Value], before: Any, after: Any, *behind: Source | None
 ) -> Iterator[Conclusion]:
-    """How the values known of two rows differ: "From fp32 to bf16: ridge 17.3 to 262"."""
+    """How the values known of two rows differ: "From fp32 to bf16: ridge from 17.3 to 262"."""
     told, texts = Sentence(), []
     for each in values:
         old, new = each.number(before), each.number(after)
         if old is not None and new is not None:
             first = told(f"{each.name}, before", old, each.unit, *behind)
-            texts.append(f"{each.name} {first} to {told(each.name, new, each.unit, *behind)}")
+            texts.append(f"{each.name} from {first} to {told(each.name, new, each.unit, *behind)}")
     if texts:
         yield from told.end(f"{subject}: {', '.join(texts)}.")
 

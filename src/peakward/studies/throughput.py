@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
+import msgspec
+
 from peakward.prediction.parameters import n_parameters
 from peakward.records.case import ModelCase, Pass, Precision
 from peakward.records.study import Conclusion, Table
 from peakward.report.format import format_cell
 from peakward.studies import values
 from peakward.studies.cases import model_case, place, with_levers
-from peakward.studies.claims import Sentence, gains, grows
+from peakward.studies.claims import Sentence, changed, gains, grows
 from peakward.studies.engine import Point, Row, Study, View
 from peakward.studies.fits import fit, limit_notes, limits, search
 from peakward.studies.peaks import (
@@ -250,20 +252,13 @@ def prices(view: View[Way]) -> Iterator[Conclusion]:
 
 def _by_category(row: Row[Way]) -> Iterator[Conclusion]:
     """By predictions, where they are of the measured peaks."""
-    own = peak_categories(row.point.case)
-    full = peak_categories(with_levers(row.point.case, precision=BASE))
-    if own is None or full is None or None in map(phase_of, row.both):
-        return
-    told, texts = Sentence(), []
-    for name in own:
-        if own[name] or full[name]:
-            held = told(f"{name}, {row.name}", own[name], "bytes", row.measurement)
-            beside = told(f"{name}, {BASE}", full[name], "bytes", row.base)
-            texts.append(f"{name} {held} against {beside}")
-    yield from told.end(
-        f"At its peak {place(row.point.case)} holds in {row.name} against {BASE}, as predicted by "
-        f"category: {'; '.join(texts)}."
-    )
+    case = with_levers(row.case, precision=BASE)
+    full = msgspec.structs.replace(row, point=msgspec.structs.replace(row.point, case=case))
+    held = [category(name) for name in (*CATEGORIES, OTHER)]
+    figures = [each for each in held if each.number(row) or each.number(full)]
+    if None not in map(phase_of, row.both):
+        subject = f"At its peak, as predicted, {place(row.case)} holds in {BASE} and in {row.name}"
+        yield from changed(subject, figures, full, row, *row.both)
 
 
 def size(row: Row[Way]) -> int:

@@ -9,9 +9,10 @@ from typing import Literal, NamedTuple
 
 from peakward.hardware import devices
 from peakward.records.calibration import Subject
-from peakward.records.study import Conclusion, Plot, Series
+from peakward.records.measurement import Interval
+from peakward.records.study import Cell, Conclusion, Plot, Series
 from peakward.report.format import format_cell
-from peakward.studies.claims import Sentence, known, least, most
+from peakward.studies.claims import Sentence, Source, changed, known, least, listed, most
 from peakward.studies.engine import Study
 from peakward.studies.readings import ratio
 from peakward.studies.roofline.places import ELEMENTWISE, Place
@@ -27,7 +28,7 @@ from peakward.studies.roofline.steps import (
     steps,
     wanted,
 )
-from peakward.studies.values import STATUS, VERDICT, Value, groups, label, mark, table, text
+from peakward.studies.values import STATUS, VERDICT, Value, given, groups, label, mark, table, text
 from peakward.tune.profiles import N_STEPS
 
 MODELLED: tuple[Subject, ...] = ("products", "traffic", "launches", "attention")
@@ -127,52 +128,34 @@ def precisions(view: Seen) -> Iterator[Conclusion]:
     alike = groups(largest(view), lambda each: (each.point.case.model.name, each.point.fusion))
     for base, *others in alike:
         for other in others:
-            layer = base.longest_layer
-            after = None if layer is None else other.place_of(layer.kind)
-            if base.point.batch_size == other.point.batch_size and layer and after:
-                yield from moved(base, other, layer, after)
-
-
-def moved(base: Placed, other: Placed, before: Place, after: Place) -> Iterator[Conclusion]:
-    """A layer in another precision."""
-    told, both = Sentence(), (base.profile, other.profile, base.calibration)
-    (model, first, fusion), second = base.point.settings, other.point.precision
-    ridges = (
-        told(f"ridge, {first}", base.ridge, "count", *both),
-        told(f"ridge, {second}", other.ridge, "count", *both),
-    )
-    passed = [
-        f"{each.kind} ({each.bound} to {now.bound})"
-        for each in base.places
-        if (now := other.place_of(each.kind)) is not None and each.bound != now.bound
-    ]
-    crossed = (
-        f"the ridge passes {', '.join(passed)}" if passed else "it passes none of the operators"
-    )
-    yield from told.end(
-        f"From {first} to {second} ({model}, {fusion}, batch {base.point.batch_size}) the ridge goes from "
-        f"{ridges[0]} to {ridges[1]} operations/byte, the layer {before.kind} from "
-        f"{intensity(told, base, before)} to {intensity(told, other, after)}, and from "
-        f"{roof_share(told, base, before)} to {roof_share(told, other, after)} of its roof; {crossed}."
-    )
+            layer, (model, first, fusion) = base.longest_layer, base.point.settings
+            if base.point.batch_size != other.point.batch_size or layer is None:
+                continue
+            passed = [
+                f"{each.kind} ({each.bound} to {now.bound})"
+                for each in base.places
+                if (now := other.place_of(each.kind)) is not None and each.bound != now.bound
+            ]
+            subject = (
+                f"From {first} to {other.point.precision} ({model}, {fusion}, batch "
+                f"{base.point.batch_size}) the ridge passes {', '.join(passed) or 'no operator'}"
+            )
+            figures = (RIDGE, of_kind(INTENSITY, layer.kind), of_kind(ROOF_SHARE, layer.kind))
+            yield from changed(subject, figures, base, other, *both(base, other))
 
 
 def batches(view: Seen) -> Iterator[Conclusion]:
     """What the largest batch does to the places, beside the smallest."""
     for few, *_, many in (each for each in by_batch(view) if len(each) > 1):
-        layer, rest = many.longest_layer, many.place_of(ELEMENTWISE)
-        rest_before = few.place_of(ELEMENTWISE)
-        before = None if layer is None else few.place_of(layer.kind)
-        if layer is None or before is None or rest is None or rest_before is None:
-            continue
-        told = Sentence()
-        yield from told.end(
-            f"From batch {few.point.batch_size} to {many.point.batch_size} "
-            f"({', '.join(many.point.settings)}) the layer {layer.kind} goes from "
-            f"{intensity(told, few, before)} to {intensity(told, many, layer)} operations/byte and from "
-            f"{roof_share(told, few, before)} to {roof_share(told, many, layer)} of its roof; what is "
-            f"elementwise from {intensity(told, few, rest_before)} to {intensity(told, many, rest)}."
-        )
+        if (layer := many.longest_layer) is not None:
+            subject = f"From batch {few.point.batch_size} to {many.point.batch_size}"
+            figures = (
+                of_kind(INTENSITY, layer.kind),
+                of_kind(ROOF_SHARE, layer.kind),
+                of_kind(INTENSITY, ELEMENTWISE),
+            )
+            where = f"{subject} ({', '.join(many.point.settings)})"
+            yield from changed(where, figures, few, many, *both(few, many))
 
 
 def fusions(view: Seen) -> Iterator[Conclusion]:
@@ -183,20 +166,30 @@ def fusions(view: Seen) -> Iterator[Conclusion]:
         eager = [each for each in rows if each.point.fusion == EAGER]
         for step in rows:
             for base in eager if step.point.fusion != EAGER else ():
-                told, both = Sentence(), (base.profile, step.profile)
-                after = told("bytes", step.n_bytes, "bytes", *both)
-                before = told("bytes, eager", base.n_bytes, "bytes", *both)
-                shares = [
-                    told(f"{what} but of linear layers, over eager's", share, "share", *both)
-                    for what, share in (
-                        ("bytes", ratio(step.rest_bytes, base.rest_bytes)),
-                        ("time", ratio(step.rest_s, base.rest_s)),
-                    )
-                ]
-                yield from told.end(
-                    f"In {step.name} a step moves {after} where eager moves {before}; what is no linear "
-                    f"layer moves {shares[0]} of eager's bytes and takes {shares[1]} of its time."
+                rest = ratio(step.rest_bytes, base.rest_bytes), ratio(step.rest_s, base.rest_s)
+                figures = (
+                    given("bytes", "bytes", step.n_bytes),
+                    given("eager's bytes", "bytes", base.n_bytes),
+                    given("bytes but of linear layers, over eager's", "share", rest[0]),
+                    given("their time, over eager's", "share", rest[1]),
                 )
+                yield from listed(f"{step.name} against eager", figures, step, *both(base, step))
+
+
+def both(first: Placed, second: Placed) -> tuple[Source | None, ...]:
+    """What the figures of two steps are computed from."""
+    return first.profile, second.profile, first.calibration
+
+
+def of_kind(value: Value, kind: str) -> Value:
+    """A value of the place that a step has for a kind of operators."""
+
+    def get(step: Placed) -> Cell | Interval:
+        place = step.place_of(kind)
+        return None if place is None else value.get(Kind(step, place))
+
+    named = kind if kind == ELEMENTWISE else f"the layer {kind}"
+    return Value(f"{value.name} of {named}", value.unit, get)
 
 
 def predictions(view: Seen) -> Iterator[Conclusion]:
@@ -227,12 +220,6 @@ def roof_share(told: Sentence, step: Placed, place: Place) -> str:
     """A place's share of the roof."""
     quantity = f"share of the roof of {place.kind}, {step.name}"
     return told(quantity, place.roof_share, "share", step.profile, step.calibration)
-
-
-def intensity(told: Sentence, step: Placed, place: Place) -> str:
-    """A place's operations a byte."""
-    quantity = f"operations/byte of {place.kind}, {step.name}"
-    return told(quantity, place.intensity, "count", step.profile)
 
 
 def notes(view: Seen) -> Iterator[str]:
@@ -299,6 +286,7 @@ STEP = (*SETTINGS, Value("batch", "count", lambda row: row.point.batch_size))
 MEDIAN = Value("step", "s", lambda row: row.median_s)
 OPERATORS = label("operators", lambda row: row.place.kind)
 INTENSITY = Value("operations/byte", "count", lambda row: row.place.intensity)
+RIDGE = Value("ridge (operations/byte)", "count", lambda row: row.ridge)
 BOUND = text("bound", lambda row: row.place.bound)
 TIME_SHARE = Value(
     "share of time", "share", lambda row: ratio(row.place.measured_s, row.step.work_s)
@@ -325,7 +313,7 @@ STUDY = Study(
                 PRECISION,
                 Value("matmuls", "flops_per_s", lambda row: row.on.matmul_flops_per_s),
                 Value("bandwidth", "bytes_per_s", lambda row: row.on.bytes_per_s),
-                Value("ridge (operations/byte)", "count", lambda row: row.ridge),
+                RIDGE,
                 text("source", lambda row: row.on.source),
             ),
             roofs,

@@ -29,11 +29,11 @@ from peakward.records.device import Device
 from peakward.records.plan import LifetimePlan, ScalingFit, Tariff, TrainingPlan
 from peakward.records.study import Conclusion
 from peakward.report.format import format_cell
-from peakward.studies.claims import Sentence, least
+from peakward.studies.claims import Sentence, least, listed
 from peakward.studies.engine import Study, View
 from peakward.studies.power_law import exponent
 from peakward.studies.scaling import experts
-from peakward.studies.values import Value, groups, label, plot, table
+from peakward.studies.values import Value, given, groups, label, plot, table
 
 CHINCHILLA_FLOPS = 5.76e23
 """Gopher's budget, with which Chinchilla was trained: Hoffmann et al. (2022)."""
@@ -192,19 +192,21 @@ def growth(view: View[Any]) -> Iterator[Conclusion]:
     optima = [each for each in allocations(view) if each.is_optimum]
     for best in groups(optima, lambda each: each.training.fit):
         fit, flops = scaling_fit(best[0].training.fit), [each.budget_flops for each in best]
-        sizes = exponent(flops, [each.training.n_parameters for each in best])
+        if (sizes := exponent(flops, [each.training.n_parameters for each in best])) is None:
+            continue
         tokens = exponent(flops, [each.training.n_tokens for each in best])
-        told = Sentence()
-        first, last = (each.training.tokens_per_parameter for each in (best[0], best[-1]))
-        yield from told.end(
-            f"By {fit.name}, the best size grows as the budget to the power of "
-            f"{told('exponent of the parameters', sizes, 'count', fit)}, its tokens to that of "
-            f"{told('exponent of the tokens', tokens, 'count', fit)}: "
-            f"{told('tokens a parameter', first, 'count', fit)} tokens a parameter at "
-            f"{told('smallest budget', flops[0], 'flops', fit)}, "
-            f"{told('tokens a parameter', last, 'count', fit)} at "
-            f"{told('largest budget', flops[-1], 'flops', fit)}."
+        ends = (best[0], "smallest"), (best[-1], "largest")
+        figures = (
+            given("exponent of the parameters", "count", sizes),
+            given("exponent of the tokens", "count", tokens),
+            *(given(f"{end} budget", "flops", each.budget_flops) for each, end in ends),
+            *(
+                given(f"tokens a parameter at the {end}", "count", EACH.number(each))
+                for each, end in ends
+            ),
         )
+        subject = f"By {fit.name}, the best size and its tokens grow as powers of the budget"
+        yield from listed(subject, figures, best[0], fit)
 
 
 def chinchilla(view: View[Any]) -> Iterator[Conclusion]:
@@ -268,45 +270,30 @@ def smaller(view: View[Any]) -> Iterator[Conclusion]:
     """The price and the payback of each fit's smallest size that the loss is in reach of."""
     reached = [each for each in overtrained(view) if each.training is not None and each.size < 1]
     for rows in groups(reached, lambda each: each.fit):
-        fit, (size, row), told = rows[0].fit, least((each.size, each) for each in rows), Sentence()
-        share = told("parameters over the optimum's", size, "share", fit)
-        flops = told("training FLOPs over the optimum's", row.flops, "ratio", fit)
-        each = told("tokens a parameter", row.tokens_per_parameter, "count", fit)
-        dear = row.break_even_tokens(SERVING_MFUS[-1])
-        served = told("break-even", dear, "large_count", fit, DEVICES[0])
-        mfu = serving_mfu(told)
-        bound = told("least parameters", smallest(fit), "large_count", fit)
-        yield from told.end(
-            f"By {fit.name}, {share} of the compute-optimal parameters reach its loss with {flops} its "
-            f"training FLOPs ({each} tokens a parameter), and cost less over a life of {served} served "
-            f"tokens or more, served at an MFU of {mfu}; under {bound} parameters no data reach it."
+        fit, (_, row) = rows[0].fit, least((each.size, each) for each in rows)
+        figures = (
+            *OVERTRAINED,
+            pays_from(SERVING_MFUS[-1]),
+            given("parameters under which no data reach it", "large_count", smallest(fit)),
         )
+        subject = f"By {fit.name}, the smallest size that reaches the loss of the optimum"
+        yield from listed(subject, figures, row, fit, DEVICES[0])
 
 
 def whole_lives(view: View[Any]) -> Iterator[Conclusion]:
     """What a long life asks for and what it saves, by fit at the dearer serving."""
     dear = [each for each in lives(view) if each.serving_mfu == SERVING_MFUS[-1]]
     for rows in groups(dear, lambda each: each.fit):
-        last, fit, told = rows[-1], rows[0].fit, Sentence()
-        share = last.training.n_parameters / last.optimum.n_parameters
-        times = last.training.n_tokens / last.optimum.n_tokens
-        served = told("served tokens", last.plan.served_tokens, "large_count", fit)
-        mfu = serving_mfu(told)
-        size = told("parameters over the optimum's", share, "share", fit)
-        tokens = told("tokens over the optimum's", times, "ratio", fit)
-        saved = told("device-hours saved", last.saved, "share", fit, DEVICES[0])
-        few = told("served tokens", rows[0].plan.served_tokens, "large_count", fit)
-        little = told("device-hours saved", rows[0].saved, "share", fit, DEVICES[0])
-        yield from told.end(
-            f"By {fit.name}, a model that serves {served} tokens at an MFU of {mfu} is cheapest with "
-            f"{size} of the compute-optimal parameters and {tokens} the tokens, and saves {saved} of the "
-            f"device-hours; one that serves {few}, {little}."
-        )
-
-
-def serving_mfu(told: Sentence) -> str:
-    """The dearer serving's."""
-    return told("MFU of serving, assumed", SERVING_MFUS[-1], "share", DEVICES[0])
+        subject = f"By {rows[0].fit.name}, the cheapest model over a life, beside the optimum"
+        for row in (rows[-1], rows[0]):
+            figures = (
+                SERVED,
+                SERVING_MFU,
+                given("size", "share", row.training.n_parameters / row.optimum.n_parameters),
+                given("tokens", "ratio", row.training.n_tokens / row.optimum.n_tokens),
+                SAVED,
+            )
+            yield from listed(subject, figures, row, row.fit, DEVICES[0])
 
 
 def hours(on: Device) -> Value:
@@ -327,6 +314,13 @@ SIZE = (
     Value("tokens", "large_count", lambda row: row.training.n_tokens),
     EACH,
 )
+OVERTRAINED = (
+    Value("size", "ratio", lambda row: row.size),
+    Value("tokens a parameter", "count", lambda row: row.tokens_per_parameter),
+    Value("training FLOPs", "ratio", lambda row: row.flops),
+)
+SERVING_MFU = Value("serving MFU", "share", lambda row: row.serving_mfu)
+SAVED = Value("saved", "share", lambda row: row.saved)
 SERVED = Value("served tokens", "large_count", lambda row: row.plan.served_tokens)
 STUDY: Study[Any] = Study(
     title="Which size for a budget, for a life of serving, and with experts?",
@@ -348,11 +342,10 @@ STUDY: Study[Any] = Study(
             "A smaller model, trained to the loss of the compute-optimal one",
             (
                 FIT,
-                Value("size", "ratio", lambda row: row.size),
+                OVERTRAINED[0],
                 Value("parameters", "large_count", lambda row: row.n_parameters),
                 Value("tokens", "large_count", lambda row: row.tokens),
-                Value("tokens a parameter", "count", lambda row: row.tokens_per_parameter),
-                Value("training FLOPs", "ratio", lambda row: row.flops),
+                *OVERTRAINED[1:],
                 *map(pays_from, SERVING_MFUS),
             ),
             overtrained,
@@ -364,13 +357,13 @@ STUDY: Study[Any] = Study(
             (
                 FIT,
                 SERVED,
-                Value("serving MFU", "share", lambda row: row.serving_mfu),
+                SERVING_MFU,
                 *SIZE,
                 Value("training", "flops", lambda row: row.training.training_flops),
                 Value("serving", "flops", lambda row: row.plan.serving_flops),
                 Value("hours", "count", lambda row: row.hours),
                 Value("hours, compute-optimal", "count", lambda row: row.optimum_hours),
-                Value("saved", "share", lambda row: row.saved),
+                SAVED,
             ),
             lives,
             note=f"Device-hours of an {DEVICES[0].name}, training at an MFU of {TRAINING_AT}. A served "

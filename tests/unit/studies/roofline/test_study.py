@@ -199,8 +199,8 @@ def test_precision_moves_ridge_and_layer(told_by, figures):
     eager, *others = told_by("From fp32")
     assert len(others) == 2
     assert "From fp32 to bf16-mixed (micro, eager, batch 16)" in eager.text
-    assert figures(eager)["ridge, fp32"] == pytest.approx(50)
-    assert figures(eager)["ridge, bf16-mixed"] == pytest.approx(800)
+    assert figures(eager)["ridge (operations/byte), before"] == pytest.approx(50)
+    assert figures(eager)["ridge (operations/byte)"] == pytest.approx(800)
     assert "the ridge passes" in eager.text
     assert "(compute to memory)" in eager.text
 
@@ -208,7 +208,7 @@ def test_precision_moves_ridge_and_layer(told_by, figures):
 def test_batch_moves_layers_and_leaves_what_is_elementwise(told_by, figures):
     first, *others = told_by("From batch")
     assert len(others) == 5
-    assert "From batch 1 to 16 (micro, fp32, eager) the layer " in first.text
+    assert "From batch 1 to 16 (micro, fp32, eager): operations/byte of " in first.text
     found = figures(first)
     layers = [found[name] for name in found if name.startswith("operations/byte of ")][:2]
     assert layers[1] > 1.5 * layers[0]
@@ -217,11 +217,11 @@ def test_batch_moves_layers_and_leaves_what_is_elementwise(told_by, figures):
 
 
 def test_fusion_saves_bytes(parts, figures):
-    found = [each for each in parts().conclusions if "where eager moves" in each.text]
+    found = [each for each in parts().conclusions if "against eager" in each.text]
     assert len(found) == 4
     for each in found:
         known = figures(each)
-        assert known["bytes"] < known["bytes, eager"]
+        assert known["bytes"] < known["eager's bytes"]
         assert known["bytes but of linear layers, over eager's"] < 1
         assert "fused attention" in each.text or "compiled" in each.text
 
