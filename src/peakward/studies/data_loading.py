@@ -172,11 +172,6 @@ class Step(Turned[Case], frozen=True, kw_only=True):
         """The time of one process for a step's tokens: the host's wait, where the step itself makes them."""
         return None if self.data.n_workers else self.mean_of(lambda each: each.wait_s)
 
-    @property
-    def making_share(self) -> float | None:
-        """The same over the time of the step on resident tokens."""
-        return ratio(self.making_s, None if self.base_time is None else self.base_time.estimate)
-
 
 def steps(view: View[Case], *, n_ranks: int) -> list[Step]:
     """The steps, as `STUDY.rows` made them, that are fed as one rank of so many; of 0 the resident ones."""
@@ -224,20 +219,19 @@ def rates(view: View[Case]) -> Iterator[Conclusion]:
         yield from claims.extremes(f"{one} makes a step's tokens in", MAKING, group, of=of)
 
 
-def workers(view: View[Case]) -> Iterator[Conclusion]:
-    """Each number of workers against none, copies being the same."""
-    for group in values.groups(fed(view), lambda each: each.loader):
+def ways(view: View[Case]) -> Iterator[Conclusion]:
+    """Each number of workers against none, copies being the same; and pinned memory, alone and with copies
+    that do not block, against pageable memory."""
+    found = fed(view)
+    for group in values.groups(found, lambda each: each.loader):
         if group[0].data.n_workers:
-            pairs = against(group, fed(view), n_workers=0)
+            pairs = against(group, found, n_workers=0)
             yield from claims.gains(pairs, f"Feeding by {group[0].loader}", "feeding by none")
-
-
-def copying(view: View[Case]) -> Iterator[Conclusion]:
-    """Pinned memory, alone and with copies that do not block, against pageable memory."""
-    for name in ("pinned", "pinned, non-blocking"):
-        chosen = [each for each in fed(view) if way(each.data) == name]
-        pairs = against(chosen, fed(view), pin_memory=False, non_blocking=False)
-        yield from claims.gains(pairs, f"Feeding by {name} copies", "feeding by pageable ones")
+    for group in values.groups(found, lambda each: way(each.data)):
+        if group[0].data.pin_memory:
+            pairs = against(group, found, pin_memory=False, non_blocking=False)
+            named = f"Feeding by {way(group[0].data)} copies"
+            yield from claims.gains(pairs, named, "feeding by pageable ones")
 
 
 def against(
@@ -298,12 +292,6 @@ def texts(view: View[Case]) -> Iterator[Step]:
         yield from [each for each in group if each.feeding is not None][:1]
 
 
-def shortest(view: View[Case]) -> tuple[Step, ...]:
-    """The steps of the shortest sequence, where they are quickest."""
-    by_length = values.groups(fed(view), SEQ_LEN.number)
-    return min(by_length, key=lambda of: of[0].point.case.workload.seq_len, default=())
-
-
 def read(name: str, unit: Unit, field: str) -> Value:
     """A field of what feeding took."""
     return Value(name, unit, lambda step: getattr(step.feeding, field))
@@ -327,7 +315,11 @@ RANKS = (
     read("also read by another", "count", "n_shared_sequences"),
 )
 MADE = Value("tokens made", "tokens_per_s", lambda step: step.a_second(step.making_s))
-MAKING = Value("making over the step", "ratio", lambda step: step.making_share)
+MAKING = Value(
+    "making over the step",
+    "ratio",
+    lambda step: ratio(step.making_s, step.base_time and step.base_time.estimate),
+)
 STUDY = Study(
     title="When does loading text hold up a step?",
     points=points,
@@ -377,10 +369,7 @@ STUDY = Study(
         ),
         table(
             "Samplers of several ranks, over an epoch of rank 0",
-            (
-                text("sampler", lambda step: step.data.sampler),
-                *RANKS,
-            ),
+            (text("sampler", lambda step: step.data.sampler), *RANKS),
             ranked,
             note="One rank ran; what the others read follows from the seed.",
         ),
@@ -393,10 +382,10 @@ STUDY = Study(
             lambda step: (
                 f"{step.point.case.model.name}, {step.data.tokenise.replace('-', ' ')}, {way(step.data)}"
             ),
-            shortest,
+            fed,
             each=SEQ_LEN.get,
         ),
     ),
-    claims=(waits, rates, workers, copying, best, samplers),
+    claims=(waits, rates, ways, best, samplers),
     notes=notes,
 )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from peakward.records.case import MicroSubject
 from peakward.records.study import Column, Conclusion, Table
-from peakward.studies import pieces, values
+from peakward.studies import pieces
 from peakward.studies.claims import Sentence, compared, known, most, not_timed
 from peakward.studies.engine import Study, View
 from peakward.studies.pieces import Grids, Piece, PieceRow, Sizes, place, sizes, subject, work
@@ -181,16 +181,8 @@ def shares(view: View[Piece]) -> Iterator[Conclusion]:
 
 
 def equality(view: View[Piece]) -> Iterator[Conclusion]:
-    """The largest difference from fp64 in each precision, and whose it is."""
-    for group in values.groups(view.rows, lambda row: row.point.case.precision):
-        if found := known(group, pieces.difference):
-            difference, worst = most(found)
-            told = Sentence()
-            number = told("largest difference from fp64", difference, "count", worst.measurement)
-            yield from told.end(
-                f"In {worst.point.case.precision} no piece differs from fp64 by more than {number} of the "
-                f"largest value ({worst.name}, {place(worst)})."
-            )
+    """The differences from fp64 in each precision."""
+    yield from pieces.equality(view, lambda row: row.point.case.precision)
 
 
 def notes(view: View[Piece]) -> Iterator[str]:

@@ -1,12 +1,14 @@
 """Small pieces of code that are timed against each other: what the studies of them share."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from itertools import product
 
 from peakward.records.case import DeviceType, MicroCase, MicroPrecision, MicroSubject
 from peakward.records.measurement import PieceWork, Protocol
+from peakward.records.study import Conclusion
 from peakward.studies import values
-from peakward.studies.engine import Point, Row
+from peakward.studies.claims import extremes
+from peakward.studies.engine import Point, Row, View
 from peakward.studies.readings import ratio
 from peakward.studies.scope import ScopeName
 from peakward.studies.setting import Setting
@@ -111,6 +113,16 @@ def flops_per_s(row: PieceRow) -> float | None:
 def bytes_per_s(row: PieceRow) -> float | None:
     """Bytes that it has to move at least, over its time: what a better piece would have more of."""
     return None if (done := work(row)) is None else ratio(done.least_bytes, row.median_s)
+
+
+def equality(view: View[Piece], alike: Callable[[PieceRow], Hashable]) -> Iterator[Conclusion]:
+    """How far pieces that are alike differ from fp64, and where most."""
+    for group in values.groups(view.rows, alike):
+        precision = group[0].point.case.precision
+        same = len({row.name for row in group}) == 1
+        of = group[0].name if same else "pieces"
+        subject = f"The difference of {of} in {precision} from fp64 is"
+        yield from extremes(subject, DIFFERENCE, group, of="of the largest value")
 
 
 PRECISION = values.text("precision", lambda row: row.point.case.precision)

@@ -6,13 +6,13 @@ from peakward.records.calibration import MatmulRate
 from peakward.records.case import DeviceType, MicroCase, MicroPrecision
 from peakward.records.study import Conclusion
 from peakward.studies import pieces, values
-from peakward.studies.claims import Sentence, compared, grows, known, most
+from peakward.studies.claims import compared, grows, known, listed, most
 from peakward.studies.engine import Study, View
 from peakward.studies.pieces import Piece, PieceRow, flops_per_s
 from peakward.studies.readings import ratio
 from peakward.studies.scope import ScopeName
 from peakward.studies.setting import Setting
-from peakward.studies.values import STATUS, TIME, VERDICT, Value, plot, table, text
+from peakward.studies.values import STATUS, TIME, VERDICT, Value, given, plot, table, text
 
 LOOPS, NUMPY, TORCH = "python loops", "numpy", "torch"
 LOOP_SIZES: dict[ScopeName, tuple[int, ...]] = {
@@ -118,34 +118,26 @@ def shares(view: View[Piece]) -> Iterator[Conclusion]:
     """The best that each way reaches of the fastest square product that was measured on its device."""
     for group in values.groups(view.rows, way):
         if found := known(group, square_share):
-            share, best = most(found)
-            square, of, own = square_product(best), best.calibration, best.measurement
+            _, best = most(found)
+            square, of = square_product(best), best.calibration
             assert square is not None  # There is a share of it.
-            told = Sentence()
-            rate = told("rate", flops_per_s(best), "flops_per_s", own)
-            n = told("n", n_of(best), "count", own)
-            part = told("share of the square product", share, "share", own, of)
-            of_square = told("square product's rate", square.flops_per_s, "flops_per_s", of)
-            at = told("square product's n", square.size, "count", of)
-            yield from told.end(
-                f"{best.name} in {best.point.case.precision} reaches {rate} at most, at n = {n}: {part} of "
-                f"the fastest square product of torch measured here in {square.compute_type}, {of_square} at "
-                f"n = {at}."
+            figures = (
+                pieces.RATE,
+                N,
+                SHARE,
+                given("the square product's rate", "flops_per_s", square.flops_per_s),
+                given("the square product's n", "count", square.size),
             )
+            subject = (
+                f"{' in '.join(way(best))} at its best, beside the fastest square product of torch measured "
+                f"here in {square.compute_type}"
+            )
+            yield from listed(subject, figures, best, best.measurement, of)
 
 
 def equality(view: View[Piece]) -> Iterator[Conclusion]:
-    """The largest difference from fp64 of each way."""
-    for group in values.groups(view.rows, way):
-        if found := known(group, pieces.difference):
-            difference, worst = most(found)
-            told = Sentence()
-            number = told("largest difference from fp64", difference, "count", worst.measurement)
-            n = told("n", n_of(worst), "count", worst.measurement)
-            yield from told.end(
-                f"The largest difference of {worst.name} in {worst.point.case.precision} from fp64 is "
-                f"{number} of the largest value, at n = {n}."
-            )
+    """The differences from fp64 of each way."""
+    yield from pieces.equality(view, way)
 
 
 def notes(view: View[Piece]) -> Iterator[str]:
@@ -171,6 +163,7 @@ def notes(view: View[Piece]) -> Iterator[str]:
 
 
 N = Value("n", "count", n_of)
+SHARE = Value("of the square product", "share", square_share)
 STUDY = Study(
     title="What do loops in Python cost a matrix product?",
     points=points,
@@ -186,7 +179,7 @@ STUDY = Study(
                 STATUS,
                 TIME,
                 pieces.RATE,
-                Value("of the square product", "share", square_share),
+                SHARE,
                 pieces.DIFFERENCE,
                 VERDICT,
             ),

@@ -122,8 +122,9 @@ def test_a_cpu_has_no_idle_gpu_and_no_pinned_memory(made, rows):
 
 
 def test_the_plot_has_a_line_a_model_and_way(made):
-    (plot,) = made().plots
+    plot, longer = made().plots
     assert plot.title == "Waiting for data, sequence 128"
+    assert longer.title == "Waiting for data, sequence 1024"
     assert len(plot.series) == 2 * 2 * 2
     assert all([point.x for point in each.points] == [0, 8] for each in plot.series)
 
@@ -142,7 +143,8 @@ def test_the_wait_and_the_bottleneck_are_told(said):
     slow = "0 loader workers from python-topics by bytes on the fly"
     (wait,) = [each for each in texts if each.startswith(f"With {slow} a step waits")]
     assert re.sub(r"\(.*?\)", "(WHERE)", wait) == (
-        f"With {slow} a step waits from 31.2% (WHERE) to 31.2% (WHERE) of its time for data, over 4 cases."
+        f"With {slow} a step waits from 31.2% (WHERE) to 31.2% (WHERE) of its time for data, 31.2% in "
+        "the median of 4 cases."
     )
     (gain,) = [each for each in texts if each.startswith(f"Feeding by {slow} runs")]
     assert gain.startswith(

@@ -28,7 +28,7 @@ def test_what_it_says(made, figures):
     assert figures(conclusions[3])["exponent"] == pytest.approx(3)
     # A slope of three known to 1% each, over a factor of 4: the ends are ±√2 % / ln 4 away.
     assert figures(conclusions[3])["exponent, high end"] == pytest.approx(3.01, abs=0.001)
-    assert said[-1].startswith("The largest difference of torch in fp32 from fp64 is 1.00e-7")
+    assert said[-1].startswith("The difference of torch in fp32 from fp64 is from 1.00e-7")
 
 
 def test_an_exponent_of_doubtful_times_says_so(setting, gathered):
@@ -54,12 +54,10 @@ def test_shares_are_said_to_be_of_a_measured_product(setting, calibration, gathe
     parts = vectorization.STUDY.parts(readings, here)
     *_, (said) = [each for each in parts.conclusions if "square product" in each.text]
     assert (
-        "of the fastest square product of torch measured here in fp32, 4.00 GFLOP/s at n = 2,048"
-        in (said.text)
-    )
-    assert figures(said)["share of the square product"] == pytest.approx(
-        figures(said)["rate"] / 4e9
-    )
+        "beside the fastest square product of torch measured here in fp32: rate 2.00 GFLOP/s, n 32, of the "
+        "square product 50.0%, the square product's rate 4.00 GFLOP/s, the square product's n 2,048."
+    ) in said.text
+    assert figures(said)["of the square product"] == pytest.approx(figures(said)["rate"] / 4e9)
     assert not any("peak" in each.text for each in parts.conclusions)
 
 
