@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from peakward.api.measuring import study as study
     from peakward.api.optimizing import apply as apply
     from peakward.api.optimizing import optimize as optimize
+    from peakward.api.patching import patch as patch
     from peakward.api.predictions import device as device
     from peakward.api.predictions import floor as floor
     from peakward.api.predictions import plan as plan
@@ -83,6 +84,7 @@ _HOMES = {
     "api.investigating": ("investigate", "run", "watch"),
     "api.measuring": ("bench", "calibrate", "compare", "measure", "measure_step", "study"),
     "api.optimizing": ("apply", "optimize"),
+    "api.patching": ("patch",),
     "api.predictions": ("device", "floor", "plan", "plan_serving", "predict"),
     "api.results": ("html", "load", "markdown"),
     "api.traces": ("findings", "trace"),

@@ -9,15 +9,20 @@ import tyro
 
 from peakward.api.investigating import DEFAULT_BUDGET_S, aim, carry_out, investigation
 from peakward.api.machine import Machine, this_machine
+from peakward.api.patching import best_of, patched
 from peakward.api.reproduce import to_command
 from peakward.cli import options, output, parse, watch
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
 from peakward.records import check
 from peakward.records.case import LeverCase
+from peakward.records.errors import PeakwardError
 from peakward.records.plan import DryRun, Forecast, PlannedStep
 from peakward.records.prediction import Prediction
+from peakward.records.study import Study
 from peakward.report import dry_run
 from peakward.report.format import format_cell, format_spread
+from peakward.report.run.investigation import read
+from peakward.store import artefacts
 from peakward.tune.dry_run import planned
 from peakward.tune.investigation import Investigation
 
@@ -52,6 +57,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     start itself runs all the same, which it does not under --memory-limit."""
     numerics: Annotated[str, option("CLASS", "approximate")] = "approximate"
     """Try no lever that changes the numbers more: exact, reordered or approximate (all levers)."""
+    write_patch: Annotated[str | None, option("FILE", "none")] = None
+    """Write the best as a diff of the files that make the model, for `patch -p1` or `git apply`. The patched
+    files are first run beside the best, in turns, which takes a minute or more beyond the budget. Needs a
+    model py:package.module:factory."""
     dry_run: bool = False
     """List what would be run and how long it should take; run nothing."""
     case: Cases = CaseOptions()
@@ -64,6 +73,7 @@ def main(given: Options, command: str) -> int:
     here = this_machine(given.case.device)
     asked = _asked(given, here, command)
     targets = output.targets(given.results)
+    expect_patchable(given.write_patch, given.case.model, overwrite=given.results.force)
     if given.dry_run:
         plan = _dry_run(asked, here, given.results.db)
         output.show(plan, targets, as_json=given.results.json, document=dry_run.document(plan))
@@ -79,10 +89,48 @@ def main(given: Options, command: str) -> int:
                 expectation(asked.case, floor, forecast, fitting)
             ),
         )
-    output.show_study(study, targets, as_json=given.results.json)
+    try:
+        study = _with_patch(study, given)
+    finally:
+        output.show_study(study, targets, as_json=given.results.json)
     if study.interrupted:
         raise KeyboardInterrupt
     return 0
+
+
+def expect_patchable(place: str | None, model: str | None, *, overwrite: bool) -> None:
+    """Refuse a patch that could not be made or written, before anything is run for it.
+
+    Raises:
+        PeakwardError: a file that exists (without --force), a place that cannot be written, or a model that
+            no file of the user's makes.
+    """
+    if place is None:
+        return
+    artefacts.check(Path(place), overwrite=overwrite, by="--force")
+    if model is None or not model.startswith("py:"):
+        raise PeakwardError(
+            f"expected --model py:package.module:factory beside --write-patch, got {model}: no file of yours "
+            "makes that model; the report has the lines"
+        )
+
+
+def _with_patch(study: Study, given: Options) -> Study:
+    """The study with its patch, which is written, where one was asked for and a lever was kept.
+
+    Raises:
+        PeakwardError: as `api.patching.patched`.
+    """
+    if given.write_patch is None or study.interrupted:
+        return study
+    if read(study).best is None:
+        said = f"No patch was written to {given.write_patch}: no gain was confirmed."
+        return msgspec.structs.replace(study, notes=(*study.notes, said))
+    found = patched(best_of(study))
+    if found.text:
+        artefacts.write(Path(given.write_patch), found.text.encode())
+        found = msgspec.structs.replace(found, written_to=given.write_patch)
+    return msgspec.structs.replace(study, patch=found)
 
 
 def _asked(given: Options, here: Machine, command: str) -> Investigation:

@@ -116,6 +116,8 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     text: str
     """The unified diff, for `patch -p1` or `git apply` in the working directory; empty where no file needs a
     change."""
+    written_to: str | None = None
+    """The file that it was written to."""
     left: tuple[str, ...] = ()
     """The settings of the best that the diff does not make, a sentence each."""
     numerics: NumericsVerdict | None = None

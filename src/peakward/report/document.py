@@ -4,6 +4,8 @@ Leaves hold numbers in stored units, or finished text; a view only lays them out
 so building a document needs neither rich nor jinja2.
 """
 
+from typing import Literal
+
 import msgspec
 
 from peakward.records.study import Plot, Table
@@ -61,9 +63,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True, tag="code"):
-    """Lines of Python, copied verbatim into a program."""
+    """Lines of Python that are copied verbatim into a program, or a diff."""
 
     text: str
+    language: Literal["python", "diff"] = "python"
 
 
 class TableBlock(msgspec.Struct, frozen=True, kw_only=True, tag="table"):
@@ -79,7 +82,17 @@ class PlotBlock(msgspec.Struct, frozen=True, kw_only=True, tag="plot"):
     plot: Plot
 
 
-Block = Paragraph | Note | Facts | Figures | Items | Command | Code | TableBlock | PlotBlock
+Leaf = Paragraph | Note | Facts | Figures | Items | Command | Code | TableBlock | PlotBlock
+
+
+class Panel(msgspec.Struct, frozen=True, kw_only=True, tag="panel"):
+    """The part that a reader came for, under a title of its own and set off from the rest."""
+
+    title: str
+    blocks: tuple[Leaf, ...]
+
+
+Block = Leaf | Panel
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):

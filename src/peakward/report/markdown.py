@@ -16,6 +16,7 @@ from peakward.report.document import (
     Figures,
     Items,
     Note,
+    Panel,
     Paragraph,
     PlotBlock,
     Section,
@@ -71,12 +72,14 @@ def _block(block: Block) -> str:
             return _figures(figures)
         case Command(text=text):
             return _fenced(text, "sh")
-        case Code(text=text):
-            return _fenced(text, "python")
+        case Code(text=text, language=language):
+            return _fenced(text, language)
         case TableBlock(table=table):
             return _table(table)
         case PlotBlock(plot=plot):
             return _plot(plot)
+        case Panel(title=title, blocks=blocks):
+            return "\n\n".join((f"### {escape(title)}", *map(_block, blocks)))
 
 
 def _figures(figures: tuple[Figure, ...]) -> str:

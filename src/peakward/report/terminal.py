@@ -26,6 +26,7 @@ from peakward.report.document import (
     Figures,
     Items,
     Note,
+    Panel,
     Paragraph,
     PlotBlock,
     TableBlock,
@@ -70,6 +71,11 @@ def _block(block: Block, width: int) -> Iterator[RenderableType]:
             yield from lay_out(table, width)
         case PlotBlock(plot=plot):
             yield from _plot(plot, width)
+        case Panel(title=title, blocks=blocks):
+            yield Text(title.upper(), style="bold reverse")
+            for each in blocks:
+                yield Text()
+                yield from _block(each, width)
 
 
 def _rows(rows: Iterator[tuple[str, ...]]) -> Grid:

@@ -443,6 +443,7 @@ def calls(study: Any, calibration: Any, trace: Any) -> tuple[Call, ...]:
             {"name": "scaling"},
             {"name": NAME + NOTHING, "full": FLAG, "device": (*CHOICE, "gpu"), **db},
         ),
+        Call(pw.patch, {"study": None}, {"study": (*RECORD, None, _TINY, study)}),
         Call(
             pw.compare,
             {"before": study, "after": study},

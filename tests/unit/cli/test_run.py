@@ -1,5 +1,7 @@
 """What is said before anything is measured."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -91,3 +93,20 @@ def test_a_dry_run_plans_what_is_within_the_class(in_tmp, micro, capsys):
     assert "screen sdpa" in capsys.readouterr().out
     assert "screen checkpointing" in strict
     assert "screen sdpa" not in strict
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--write-patch", "new.patch"), "py:package.module:factory beside --write-patch"),
+        (("--write-patch", "old.patch", "--model", "py:m:f"), "expected a new file"),
+        (("--write-patch", "no/such.patch", "--model", "py:m:f"), "existing folder"),
+    ],
+)
+def test_a_patch_that_could_not_be_written_is_refused_before_anything_runs(
+    in_tmp, capsys, words, said
+):
+    Path("old.patch").touch()
+    Path("m.py").write_text("def f(): pass\n")
+    assert main(["run", "--device", "cpu", "--dry-run", *words]) == 2
+    assert said in capsys.readouterr().err

@@ -49,7 +49,6 @@ def document(study: Study) -> Document:
             section
             for section in (
                 _composition(found),
-                _in_code(found),
                 sections.findings_section(study, found),
                 _floor(study, found),
                 foretold.section(study, found),
@@ -121,15 +120,15 @@ def _kept_nothing(study: Study) -> str:
 
 
 def _opening(study: Study, found: RunParts) -> tuple[Block, ...]:
-    """Warnings, then limits and remedies, before any table."""
+    """How to have the best, then warnings, limits and remedies, before any table."""
     bars = plots.step_times(found)
     shown = figures(found)
     return (
+        *sections.panel(study, found),
         *((Figures(figures=shown),) if shown else ()),
         *(Note(text=text) for text in warnings(study, found)),
         *sections.first_findings(study, found),
         *(Note(text=text) for text in levers.unconfirmed(study, found)),
-        *(_again("best", study) if found.best else ()),
         _facts(study, found),
         *_plots(bars),
     )
@@ -214,24 +213,13 @@ def _composition(found: RunParts) -> Section:
     )
 
 
-def _in_code(found: RunParts) -> Section:
-    base = found.baseline.case
-    best = None if found.best is None else found.best.case
-    if not isinstance(base, ModuleCase) or not isinstance(best, ModuleCase):
-        return Section(title="In your own code", blocks=())
-    return sections.code_section(base, best)
-
-
 def _reproduction(study: Study, found: RunParts) -> Section:
     section = provenance.reproduction(study)
-    baseline = _again("baseline", study) if found.best is None else ()
+    baseline: tuple[Block, ...] = ()
+    if found.best is None and study.best_command is not None:
+        again = "To measure the baseline again:"
+        baseline = (Paragraph(text=again), Command(text=study.best_command))
     return Section(title=section.title, blocks=(*section.blocks, *baseline))
-
-
-def _again(name: str, study: Study) -> tuple[Block, ...]:
-    if study.best_command is None:
-        return ()
-    return Paragraph(text=f"To measure the {name} again:"), Command(text=study.best_command)
 
 
 def _validity(found: RunParts) -> Section:

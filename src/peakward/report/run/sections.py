@@ -1,10 +1,23 @@
-"""Short sections of a run's report: findings, larger batches, and the best composition as the user's code."""
+"""Short parts of a run's report: how to have the best, findings, and larger batches."""
+
+import shlex
 
 from peakward.levers.in_code import in_program
-from peakward.records.case import ModuleCase
-from peakward.records.study import Study
+from peakward.records.case import ModelCase, ModuleCase, StepCase
+from peakward.records.study import Patch, Study
 from peakward.report import findings
-from peakward.report.document import Block, Code, Items, Paragraph, Section, TableBlock
+from peakward.report.document import (
+    Block,
+    Code,
+    Command,
+    Items,
+    Leaf,
+    Panel,
+    Paragraph,
+    Section,
+    TableBlock,
+)
+from peakward.report.format import format_cell
 from peakward.report.run.investigation import RunParts
 
 FINDINGS_TITLE = "Findings"
@@ -49,12 +62,63 @@ def batches_section(study: Study) -> Section:
     return Section(title="Larger batches", blocks=blocks)
 
 
-def code_section(base: ModuleCase, best: ModuleCase) -> Section:
+def panel(study: Study, read: RunParts) -> tuple[Panel, ...]:
+    """How to have the best: its diff or its lines where the code is the user's, then its command. Nothing
+    where no lever was kept."""
+    base, best = read.baseline.case, None if read.best is None else read.best.case
+    if best is None:
+        return ()
+    blocks: list[Leaf] = []
+    if study.patch is not None:
+        blocks += _patch_blocks(study.patch)
+    elif not isinstance(base, ModelCase) and not isinstance(best, ModelCase):
+        blocks += code_blocks(base, best)
+        if base.name.startswith("py:") and study.command.startswith("peakward run"):
+            blocks += [
+                Paragraph(
+                    text="Or as a diff of your files, tried beside the best before it is written:"
+                ),
+                Command(text=f"{study.command} --write-patch speed.patch"),
+            ]
+    if study.best_command is not None:
+        blocks += [Paragraph(text="To measure the best again:"), Command(text=study.best_command)]
+    return (Panel(title="How to have it", blocks=tuple(blocks)),) if blocks else ()
+
+
+def _patch_blocks(patch: Patch) -> tuple[Leaf, ...]:
+    """The command that applies it, what it was found to give, and the diff."""
+    blocks: list[Leaf] = []
+    if patch.written_to is not None and patch.text:
+        blocks += [
+            Paragraph(text="In the folder of your files:"),
+            Command(text=shlex.join(("patch", "-p1", "-i", patch.written_to))),
+        ]
+    if patch.best_s is not None and patch.patched_s is not None:
+        blocks.append(
+            Paragraph(
+                text=f"The patched files were run as they are, in turn with the best: "
+                f"{format_cell(patch.patched_s, 's')} a step, the best {format_cell(patch.best_s, 's')}."
+            )
+        )
+    if patch.numerics is not None:
+        errors = ", ".join(
+            f"{each.quantity} {format_cell(each.candidate_error, 'count')} "
+            f"(best {format_cell(each.base_error, 'count')})"
+            for each in patch.numerics.errors
+        )
+        blocks.append(Paragraph(text=f"Errors against fp64: {errors}."))
+    if patch.left:
+        blocks += [Paragraph(text="By hand:"), Items(texts=patch.left)]
+    if patch.text:
+        blocks.append(Code(text=patch.text.rstrip("\n"), language="diff"))
+    return tuple(blocks)
+
+
+def code_blocks(base: ModuleCase | StepCase, best: ModuleCase | StepCase) -> tuple[Leaf, ...]:
     """The settings of the best that differ from the base, as code."""
-    lines = in_program(
-        best.configuration, base.configuration, best.device, trains=best.workload.trains
-    )
-    blocks: list[Block] = []
+    trains = not isinstance(best, ModuleCase) or best.workload.trains
+    lines = in_program(best.configuration, base.configuration, best.device, trains=trains)
+    blocks: list[Leaf] = []
     if lines.once:
         blocks += [
             Paragraph(
@@ -65,4 +129,4 @@ def code_section(base: ModuleCase, best: ModuleCase) -> Section:
         ]
     if lines.each_step:
         blocks += [Paragraph(text="In each step:"), Code(text="\n".join(lines.each_step))]
-    return Section(title="In your own code", blocks=tuple(blocks))
+    return tuple(blocks)

@@ -46,8 +46,9 @@ def test_a_machine_that_drifted_gets_no_times_beside_its_ratio(run_study):
 
 
 def test_what_opens_the_report_comes_before_any_table(run_study):
-    """Figures, what to believe, what holds it back with its remedy, how to have the best."""
-    figures, note, lead, held_back, best, command, facts, plot = document(run_study).blocks
+    """How to have the best, figures, what to believe, what holds it back with its remedy."""
+    panel, figures, note, lead, held_back, facts, plot = document(run_study).blocks
+    best, command = panel.blocks
     assert isinstance(figures, Figures)
     assert note == Note(
         text="The best's times are throttled: SM clock 1,740 MHz at its lowest, 1,980 at its highest. "
@@ -123,7 +124,7 @@ def test_where_every_lever_was_refused_there_is_a_sentence_and_no_table(run_stud
 
 def test_the_commands_that_reproduce_it(run_study):
     shown = document(run_study)
-    assert Command(text=run_study.best_command) in shown.blocks
+    assert Command(text=run_study.best_command) in shown.blocks[0].blocks
     assert blocks(shown, "Reproduce") == (Command(text=run_study.command),)
 
 

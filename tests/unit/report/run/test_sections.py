@@ -7,8 +7,8 @@ from torch import nn
 
 from peakward.records.case import AS_WRITTEN, ModuleCase, Workload
 from peakward.records.finding import Diagnosis
-from peakward.records.study import Column, Conclusion, Table
-from peakward.report.document import Code, Items, TableBlock
+from peakward.records.study import Column, Conclusion, Patch, Table
+from peakward.report.document import Code, Command, Items, TableBlock
 from peakward.report.run import sections
 from peakward.report.run.investigation import read
 from peakward.report.run.sections import BATCHES_TITLE, batches_section
@@ -82,7 +82,7 @@ def case(**settings):
 
 
 def codes(**settings):
-    blocks = sections.code_section(case(), case(**settings)).blocks
+    blocks = sections.code_blocks(case(), case(**settings))
     return [each.text for each in blocks if isinstance(each, Code)]
 
 
@@ -155,3 +155,52 @@ def test_autocast_and_a_backend_are_around_the_forward_pass(model):
     outer, *within = each.splitlines()
     assert outer == "with sdpa_kernel(SDPBackend.MATH):"
     assert all(line.startswith("    ") for line in within)
+
+
+def of_a_module(run_study, patch=None):
+    """The study as one of a factory, whose best has autocast."""
+    base, best = case(), case(precision="bf16-mixed", compile="default")
+    first, last = run_study.measurements[0], run_study.measurements[-1]
+    trial = msgspec.structs.replace(run_study.trials[0], base=base, candidate=best)
+    return msgspec.structs.replace(
+        run_study,
+        command="peakward run --model py:m:f",
+        measurements=(
+            msgspec.structs.replace(first, case=base),
+            msgspec.structs.replace(last, case=best),
+        ),
+        trials=(trial,),
+        steps=(trial.id,),
+        patch=patch,
+    )
+
+
+def panel(study):
+    (found,) = sections.panel(study, read(study))
+    return found.blocks
+
+
+def test_lines_and_the_command_of_a_patch_are_how_to_have_the_best(run_study):
+    once, each_step = (each for each in panel(of_a_module(run_study)) if isinstance(each, Code))
+    assert "block.compile()" in once.text
+    assert "torch.autocast" in each_step.text
+    commands = [each.text for each in panel(of_a_module(run_study)) if isinstance(each, Command)]
+    assert commands[0] == "peakward run --model py:m:f --write-patch speed.patch"
+
+
+def test_a_patch_that_was_written_is_shown_with_what_it_gave(run_study):
+    patch = Patch(
+        text="--- a/m.py\n", written_to="my speed.patch", left=("x",), best_s=0.024, patched_s=0.025
+    )
+    blocks = panel(of_a_module(run_study, patch))
+    assert blocks[1] == Command(text="patch -p1 -i 'my speed.patch'")
+    assert "25.0 ms a step, the best 24.0 ms" in blocks[2].text
+    assert Items(texts=("x",)) in blocks
+    assert Code(text="--- a/m.py", language="diff") in blocks
+
+
+def test_nothing_kept_has_no_panel(run_study):
+    alone = msgspec.structs.replace(
+        run_study, measurements=run_study.measurements[:1], trials=(), steps=()
+    )
+    assert sections.panel(alone, read(alone)) == ()
