@@ -48,13 +48,13 @@ _SHORT = {
 """In the name of a custom shape, which stands in tables: "tiny:L1-d32" is tiny but for these."""
 SHAPE_BOUNDS = {part: presets.LARGEST[part] for part in _SHORT}
 """Largest accepted value of each part of a custom shape."""
-OPTION_OF = {axis.name: axis.option for axis in AXES}
+OPTION_OF = {axis.name: axis.option for axis in AXES if axis.is_option}
 """The option of each axis of levers."""
 _TYPES = get_type_hints(Configuration)
 CHOICES: dict[str, tuple[str, ...]] = {
     axis.name: get_args(_TYPES[axis.name]) if axis.is_field else tuple(map(str, axis.values))
     for axis in AXES
-    if not isinstance(axis.default, bool)
+    if not isinstance(axis.default, bool) and axis.is_option
 }
 """The values of each axis that is not on or off."""
 

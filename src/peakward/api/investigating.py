@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from peakward.api import session
 from peakward.api.cases import checked, levers_named
-from peakward.api.machine import Machine, applicable, lever_obstacle, runnable, this_machine
+from peakward.api.machine import (
+    Machine,
+    applicable,
+    lever_obstacle,
+    n_cores,
+    runnable,
+    this_machine,
+)
 from peakward.api.reproduce import command_of, to_command
 from peakward.api.session import DB, QUIET, Observer
 from peakward.levers.catalogue import AROUND_A_CALL, LEVERS
+from peakward.levers.loader import n_workers
 from peakward.records import check
 from peakward.records.case import (
     ConfiguredCase,
@@ -18,6 +26,7 @@ from peakward.records.case import (
     ModelCase,
     ModuleCase,
     ModulePass,
+    StepCase,
 )
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.finding import Diagnosis
@@ -144,7 +153,7 @@ def investigate(
             numbers can be verified, so that none is kept.
         optimizer: what the step steps; its flags are tried too.
         loader: a DataLoader, or another iterable that can be begun again; the wait for it is in the step
-            and timed apart.
+            and timed apart. A DataLoader is tried with workers, and on a GPU with copies made ahead.
         tokens_per_step: for rates.
         budget_s, db: as of `run`.
 
@@ -183,7 +192,7 @@ def investigate(
 
     asked = Investigation(
         case=case,
-        levers=tuple(dict.fromkeys((*LEVERS, *AROUND_A_CALL))),
+        levers=_of_a_step(case),
         budget_s=allowed_s,
         command=STEP_COMMAND.format(name=called),
         obstacle=obstacle,
@@ -415,6 +424,19 @@ def _investigated(asked: Investigation, sweep: "Sweep", store: "Store") -> Study
 
 def no_command(_case: LeverCase) -> None:
     """No line of the command line runs what lives in this process."""
+
+
+def _of_a_step(case: StepCase) -> tuple[Lever, ...]:
+    """The levers to try or to tell; those of a loader where there is one, and cores for their workers."""
+    values = ((each, dict(each.sets).get("loader")) for each in (*LEVERS, *AROUND_A_CALL))
+    most = n_cores()
+    return tuple(
+        dict.fromkeys(
+            each
+            for each, value in values
+            if value is None or ("loader" in case.handles and n_workers(str(value)) <= most)
+        )
+    )
 
 
 def _expect_loader(given: object) -> None:

@@ -1,5 +1,6 @@
 """Decides what can run at all on this machine."""
 
+import os
 from collections.abc import Iterable
 from typing import cast, get_args
 
@@ -41,6 +42,14 @@ def this_machine(requested: str | None) -> Machine:
         compute_capability=probe.compute_capability() if device == "cuda" else None,
         has_compiler=probe.has_compiler(),
     )
+
+
+def n_cores() -> int:
+    """The cores that this process may use, whatever the number of torch's threads."""
+    allowed = (
+        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    )
+    return len(allowed)
 
 
 def lever_obstacle(lever: Lever, case: LeverCase, machine: Machine) -> str | None:

@@ -44,7 +44,7 @@ DEFAULT_DEVICES = "h100-sxm-80,a100-sxm-80,rtx-4090-24"
 DEFAULT_MODEL, DEFAULT_BATCH_SIZE, DEFAULT_PROMPT_LEN = "llama-3-8b", "1", "512"
 OF_STEPS_ALONE = (
     *("pass_", "accumulate"),
-    *(axis.name for axis in AXES if axis.name not in ("precision", "weights")),
+    *(axis.name for axis in AXES if axis.is_option and axis.name not in ("precision", "weights")),
 )
 """Options that say how a step is carried out, of which a floor knows nothing."""
 

@@ -84,6 +84,7 @@ else:
                 None,
             )
             for axis in AXES
+            if axis.is_option
         ],
         bases=(WorkloadOptions,),
         namespace={"__doc__": "How the work is carried out: an option for each axis of levers."},

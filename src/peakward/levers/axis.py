@@ -151,7 +151,7 @@ class Axis:
     levers: tuple[Lever, ...] = ()
     """Levers that an investigation tries."""
     around_call: tuple[Lever, ...] = ()
-    """Levers that `around` sets around the call of a live step."""
+    """Levers of a live step alone: set around its call by `around`, or in what feeds it."""
     others: Mapping[Value, Needs] = field(default_factory=dict)
     """Values that no lever sets, and what each needs."""
     costs_time: bool = False
@@ -203,6 +203,11 @@ class Axis:
     def is_field(self) -> bool:
         """Whether `Configuration` has a field of its name."""
         return self.name in CONFIGURATION_FIELDS
+
+    @property
+    def is_option(self) -> bool:
+        """Whether cases that are built from their description take other values than the default."""
+        return self.is_field or len(self.values) > 1
 
     @property
     def option(self) -> str:

@@ -17,6 +17,7 @@ from peakward.levers import (
     checkpointing,
     compile,
     cuda_graphs,
+    loader,
     loss,
     norm,
     optimizer,
@@ -47,8 +48,9 @@ BUILT_IN: tuple[Axis, ...] = (
     rope.AXIS,
     swiglu.AXIS,
     weights.AXIS,
+    loader.AXIS,
 )
-"""In the order of the fields of `Configuration`."""
+"""In the order of the fields of `Configuration`, and those without one."""
 RESERVED = frozenset(
     {
         *("model", "n_layers", "d_model", "d_ff", "n_experts", "n_active_experts", "n_heads"),
@@ -187,4 +189,4 @@ OF_A_PART: tuple[str, ...] = tuple(
 """Levers that bring other operators for a part of the step: fewer passes over memory, fewer tensors kept.
 Rules name them together; a finding shows those of them that are predicted to help."""
 AROUND_A_CALL: tuple[Lever, ...] = tuple(each for axis in AXES for each in axis.around_call)
-"""Levers that are set around the call of a live step, and taken back after it."""
+"""Levers of a live step alone, taken back after it."""

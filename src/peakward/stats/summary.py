@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from statistics import fmean, median, stdev
 
-from peakward.records.measurement import Interval, Run, Summary
+from peakward.records.measurement import Interval, Measurement, Run, Summary
 
 
 def summarise(runs: Sequence[Run]) -> Summary:
@@ -134,6 +134,10 @@ N_BATCHES = 10
 """Enough batches that Student's t widens the interval little (2.26 against 1.96 deviations)."""
 
 
+N_FED_BATCHES = 4
+"""Batches of a short screening, of some ten steps."""
+
+
 def mean_interval(
     values: Sequence[float], *, n_batches: int = N_BATCHES, level: float = 0.95
 ) -> Interval | None:
@@ -153,6 +157,18 @@ def mean_interval(
     means = [fmean(kept[i : i + length]) for i in range(0, len(kept), length)]
     mean, reach = fmean(values), _reach(means, level)
     return Interval(estimate=mean, low=mean - reach, high=mean + reach, level=level)
+
+
+def typical_s(measurement: Measurement) -> Interval | None:
+    """The time of a step: the median; the mean where a user's loader feeds it, because workers hand over
+    batches in bursts and a median would leave out the waits. None where the case did not run.
+    """
+    summary = measurement.summary
+    if summary is None or measurement.loader is None:
+        return None if summary is None else summary.median_s
+    steps_s = measurement.runs[0].steps_s
+    found = mean_interval(steps_s, n_batches=N_FED_BATCHES) or mean_interval(steps_s, n_batches=2)
+    return found or Interval(estimate=summary.mean_s, low=min(steps_s), high=max(steps_s))
 
 
 def interval_of_means(means: Sequence[float], *, level: float = 0.95) -> Interval:

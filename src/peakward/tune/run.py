@@ -89,7 +89,8 @@ def levers_that_fit(case: LeverCase, told: Forecast | None, here: Site | None) -
 NO_FLOOR = "Floor and MFU: not computed, for what the maths of a user's module needs is not known."
 OF_A_STEP = (
     "Floor, MFU and a prediction: not computed, for a step given as a function does not say what its maths "
-    "is. Levers were set around its call alone; what each of the others needs stands beside it."
+    "is. Levers were set around its call and in what was given with it; what each of the others needs stands "
+    "beside it."
 )
 NOT_GROWN = "Larger batches of a user's module were not tried: whether they fit is not predicted."
 

@@ -12,6 +12,7 @@ from peakward.records.lever import Bound, Lever, NumericsVerdict, Pair, Trial, T
 from peakward.records.measurement import Interval, Measurement
 from peakward.stats.pairs import WORTH_HAVING, energy_interval, ratio_interval
 from peakward.stats.pairs import judged as judged_by_times
+from peakward.stats.summary import typical_s
 
 if TYPE_CHECKING:
     from peakward.lab.measure.messages import Turn, TurnsTimed
@@ -181,7 +182,8 @@ def screened(name: str, base: Measurement, candidate: Measurement, *, wall_s: fl
         return _failed(trial, candidate, "rejected")
     if base.status == "oom":
         return msgspec.structs.replace(trial, reason="runs where the base is out of memory")
-    if base.summary is None:
+    base_s, candidate_s = typical_s(base), typical_s(candidate)
+    if base_s is None or candidate_s is None:
         return _failed(trial, base, "inconclusive")
     base_j, candidate_j = _energy_j(base), _energy_j(candidate)
     timed = msgspec.structs.replace(
@@ -189,13 +191,13 @@ def screened(name: str, base: Measurement, candidate: Measurement, *, wall_s: fl
         pairs=(
             Pair(
                 process=0,
-                base_s=base.summary.median_s.estimate,
-                candidate_s=candidate.summary.median_s.estimate,
+                base_s=base_s.estimate,
+                candidate_s=candidate_s.estimate,
                 base_j=base_j,
                 candidate_j=candidate_j,
             ),
         ),
-        time_ratio=_apart(base.summary.median_s, candidate.summary.median_s),
+        time_ratio=_apart(base_s, candidate_s),
         energy_ratio=_once(base_j, candidate_j),
         doubts=_doubts(base, candidate),
     )

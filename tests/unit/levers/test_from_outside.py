@@ -64,17 +64,18 @@ def test_what_needs_the_decoder(work, settings, line):
 THROUGH = {
     "model": {"bf16-mixed", "bf16", "compile", "checkpointing", "fused-norm"},
     "optimizer": {"fused-optimizer"},
+    "loader": {each.name for each in AROUND_A_CALL if "loader" in dict(each.sets)},
 }
 
 
-@pytest.mark.parametrize("handles", [(), ("model",), ("optimizer",), ("model", "optimizer")])
+@pytest.mark.parametrize("handles", [(), ("model",), ("optimizer",), ("model", "loader")])
 def test_a_live_step_takes_what_is_set_around_it_and_what_its_handles_reach(handles):
     """Every other lever says what to change."""
     step = StepCase(name="step", fingerprint="0", device="cuda", handles=handles)
     assert step_obstacle(step) is None
     levers = dict.fromkeys((*LEVERS, *AROUND_A_CALL))
     reasons = {each: step_obstacle(pull(each, step)) for each in levers}
-    around = {each.name for each in AROUND_A_CALL}
+    around = {each.name for each in AROUND_A_CALL} - THROUGH["loader"]
     taken = around.union(*(THROUGH[each] for each in handles))
     assert {each.name for each, reason in reasons.items() if reason is None} == taken
     assert all(": " in reason for reason in reasons.values() if reason is not None)
@@ -86,3 +87,13 @@ def test_what_the_step_was_written_with_is_no_obstacle():
         name="step", fingerprint="0", device="cuda", written=written, configuration=written
     )
     assert step_obstacle(step) is None
+
+
+def test_what_feeds_a_case_is_its_workload_s():
+    settings = {"more": (("loader", "workers:2"),)}
+    made = case("py:model:build", **settings)
+    found = case_obstacle(made, compute_capability=None, has_compiler=True)
+    assert (
+        found
+        == "loader workers:2 needs a live step with a loader: a case's workload says how it is fed"
+    )

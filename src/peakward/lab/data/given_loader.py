@@ -1,14 +1,17 @@
-"""Batches from a user's loader, which is left as it was, and the time that each step waited for its own."""
+"""Batches from a user's loader, which is left as it was, or from one that is made of it, and the time that
+each step waited for its own."""
 
+import multiprocessing
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from peakward.records.case import DeviceType
 from peakward.records.errors import PeakwardError
@@ -25,6 +28,7 @@ class GivenLoader:
 
     def __init__(self, loader: Iterable[Any], device_type: DeviceType) -> None:
         self._loader, self._device_type = loader, device_type
+        self._loaded: Iterator[Any] | None = None
         self._shapes: list[torch.Size] | None = None
         self.rewind()
 
@@ -43,9 +47,24 @@ class GivenLoader:
         self._expect_same_shapes(batch)
         return batch
 
+    @property
+    def n_ahead(self) -> int:
+        """The number of batches that may be ready when one is asked for."""
+        loader = self._loader.loader if isinstance(self._loader, Ahead) else self._loader
+        if not isinstance(loader, DataLoader):
+            return 0
+        return loader.num_workers * (loader.prefetch_factor or 0)
+
+    def close(self) -> None:
+        """End the workers of a loader that was made for this feed, which nobody else has."""
+        self._loaded = None
+        loader = self._loader.loader if isinstance(self._loader, Ahead) else self._loader
+        if isinstance(loader, Rebuilt):
+            _end_workers(loader)
+
     def rewind(self) -> None:
         """Begins an epoch, and forgets the times."""
-        self._loaded: Iterator[Any] | None = None
+        self._loaded = None
         self._wait_s: list[float] = []
         self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
@@ -146,9 +165,133 @@ def kept_loader(loader: Iterable[Any] | None) -> Iterator[None]:
     finally:
         for generator, state in before:
             generator.set_state(state)
-        if isinstance(loader, DataLoader) and loader._iterator is not None:
-            loader._iterator._shutdown_workers()  # type: ignore[attr-defined]
-            loader._iterator = None
+        if isinstance(loader, DataLoader):
+            _end_workers(loader)
+
+
+def _end_workers(loader: DataLoader[Any]) -> None:
+    if loader._iterator is not None:
+        loader._iterator._shutdown_workers()  # type: ignore[attr-defined]
+        loader._iterator = None
+
+
+class Rebuilt(DataLoader[Any]):
+    """A DataLoader whose workers stay from epoch to epoch."""
+
+    def __iter__(self) -> Any:
+        if self._iterator is not None:
+            # A loader whose workers end draws a seed for new ones in each epoch, and the sampler's order
+            # comes from the same generator behind it. Torch draws none where they stay.
+            torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        return super().__iter__()
+
+
+class Ahead:
+    """The loader's batches on the GPU, each copied while the step before it runs."""
+
+    def __init__(self, loader: Rebuilt) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        copies = torch.cuda.Stream()
+        ready: tuple[Any, torch.cuda.Event] | None = None
+        for batch in self.loader:
+            with torch.cuda.stream(copies):
+                moved = tree_map_only(
+                    Tensor, lambda each: each.to("cuda", non_blocking=True), batch
+                )
+            done = copies.record_event()
+            if ready is not None:
+                yield _arrived(*ready)
+            ready = moved, done
+        if ready is not None:
+            yield _arrived(*ready)
+
+
+def _arrived(batch: Any, done: torch.cuda.Event) -> Any:
+    """The batch, which what is launched from now on finds whole."""
+    now = torch.cuda.current_stream()
+    now.wait_event(done)
+    for each in tree_leaves(batch):
+        if isinstance(each, Tensor) and each.is_cuda:
+            each.record_stream(now)
+    return batch
+
+
+def rebuilt(
+    loader: Iterable[Any], *, n_workers: int, pinned: bool = False, ahead: bool = False
+) -> Iterable[Any]:
+    """The loader with worker processes that stay, with the same batches in the same order.
+
+    Its dataset, sampler, generator, collate_fn, worker_init_fn and timeout are the given loader's.
+
+    Args:
+        loader: a DataLoader over a dataset that is read by index.
+        n_workers: processes, each of which makes two batches ahead.
+        pinned: batches lie in page-locked memory.
+        ahead: batches lie on the current GPU, copied while the step before runs.
+
+    Raises:
+        PeakwardError: as `rebuild_obstacle`.
+    """
+    reason = rebuild_obstacle(loader)
+    if reason is not None:
+        raise PeakwardError(
+            f"expected a loader that can be made anew with workers, got one that {reason}"
+        )
+    assert isinstance(loader, DataLoader)
+    made = Rebuilt(
+        loader.dataset,
+        **_order(loader),
+        num_workers=n_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=pinned or ahead or loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        prefetch_factor=2,
+        persistent_workers=True,
+        in_order=loader.in_order,
+    )
+    return Ahead(made) if ahead else made
+
+
+def _order(loader: DataLoader[Any]) -> dict[str, Any]:
+    """The arguments by which a loader takes its samples in the order of this one."""
+    if loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler:
+        sizes = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+        if loader.batch_sampler is None or loader.batch_size is not None:
+            return {"sampler": loader.sampler, **sizes}
+    return {"batch_sampler": loader.batch_sampler}
+
+
+def rebuild_obstacle(loader: Iterable[Any]) -> str | None:
+    """Why no loader with workers can be made of this one, or None."""
+    if not isinstance(loader, DataLoader):
+        return f"is a {type(loader).__name__}: make a torch DataLoader of it"
+    if type(loader) not in (DataLoader, Rebuilt):
+        return f"is a {type(loader).__name__}, which may do more than torch's: give it workers yourself"
+    if isinstance(loader.dataset, IterableDataset):
+        return (
+            f"reads an IterableDataset, {type(loader.dataset).__name__}, all of which each worker would "
+            "read: split it by torch.utils.data.get_worker_info() and give it workers yourself"
+        )
+    context = loader.multiprocessing_context or multiprocessing
+    if context.get_start_method() == "fork":
+        return None
+    for name in ("collate_fn", "worker_init_fn", "dataset"):
+        try:
+            ForkingPickler.dumps(getattr(loader, name))
+        except Exception as error:  # noqa: BLE001  what a user's object raises where it is pickled
+            return (
+                f"has a {name} that cannot go to a worker ({type(error).__name__}: "
+                f"{str(error).partition(chr(10))[0]}): make it a function or a class of a module"
+            )
+    return None
 
 
 def _generators(loader: object) -> list[torch.Generator]:

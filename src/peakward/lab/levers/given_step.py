@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from peakward.lab.data.given_loader import GivenLoader, expect_repeatable
+from peakward.lab.data.given_loader import GivenLoader, expect_repeatable, rebuild_obstacle, rebuilt
 from peakward.lab.levers import module_levers
 from peakward.lab.levers.in_place import Applied, Live
 from peakward.lab.levers.module_check import ShapesSeen
 from peakward.lab.levers.module_levers import SdpaCalls
 from peakward.lab.levers.ranges import Mark, unmarked
-from peakward.lab.models.given_module import expect_plain
+from peakward.lab.models.given_module import expect_plain, keeps_buffers
 from peakward.lab.models.python_source import raise_as_bad_input
-from peakward.levers import catalogue
+from peakward.levers import catalogue, loader
 from peakward.levers.catalogue import AROUND_A_CALL
 from peakward.levers.registry import BY_NAME
 from peakward.records.case import DeviceType, Handle, Precision, StepCase
@@ -86,6 +86,16 @@ class GivenStep:
     def held_for_backward_bytes(self) -> None:
         """Nobody looks into the step."""
 
+    @property
+    def n_ahead(self) -> int:
+        """The number of batches that its loader makes ahead of the step."""
+        return 0 if self._feed is None else self._feed.n_ahead
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether it waits for a loader."""
+        return self._feed is not None
+
     def waited(self, n_steps: int) -> LoaderWait | None:
         """The times that the last steps waited for the loader."""
         return None if self._feed is None else self._feed.waited(n_steps)
@@ -115,9 +125,33 @@ def gradients_seen(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 def given_step(case: StepCase, given: Given) -> Iterator[GivenStep]:
     """The step under what the case sets and the step as written does not; on leaving, model, optimizer and
     torch's settings are as they were, but for what was trained and digits that a type lacks."""
-    with _applied(case, given):
-        feed = None if given.loader is None else GivenLoader(given.loader, case.device)
+    with _applied(case, given), feed_of(case, given) as feed:
         yield GivenStep(given, feed)
+
+
+@contextmanager
+def feed_of(case: StepCase, given: Given) -> Iterator[GivenLoader | None]:
+    """The batches of a step that is fed, from the loader that the case makes of its own."""
+    if given.loader is None:
+        yield None
+        return
+    feed = GivenLoader(_loader(case, given.loader), case.device)
+    try:
+        yield feed
+    finally:
+        feed.close()
+
+
+def _loader(case: StepCase, given: Iterable[Any]) -> Iterable[Any]:
+    value = loader.chosen(case.configuration)
+    if value == loader.AS_GIVEN:
+        return given
+    return rebuilt(
+        given,
+        n_workers=loader.n_workers(value),
+        pinned=case.device == "cuda",
+        ahead=loader.is_ahead(value),
+    )
 
 
 @contextmanager
@@ -129,7 +163,7 @@ def _applied(case: StepCase, given: Given) -> Iterator[None]:
     live = Live(
         model=given.model,
         optimizer=given.optimizer,
-        keeps_buffers=given.model.__module__.startswith("transformers."),
+        keeps_buffers=keeps_buffers(given.model),
     )
     applied = Applied(live, case.configuration, case.written)
     try:
@@ -180,6 +214,9 @@ class StepSeen:
     autocast: torch.dtype | None = None
     """The type that the step's own autocast casts to where it calls the model."""
 
+    no_other_loader: str | None = None
+    """Why no loader with workers can be made of the given one."""
+
     @property
     def precision(self) -> Precision | None:
         """The precision that the step sets by itself; None without autocast."""
@@ -192,6 +229,8 @@ class StepSeen:
         own = case.written.precision
         if "precision" in dict(lever.sets) and own not in ("fp32", "tf32"):
             return f"is set by the step, which computes in {own}: change it in the step's own code"
+        if self.no_other_loader is not None and "loader" in _handles(lever):
+            return f"is the loader's, and the given one {self.no_other_loader}"
         if not self.calls_model and "model" in _handles(lever):
             return NOT_CALLED
         return None
@@ -289,6 +328,7 @@ def check_step(given: Given, device_type: DeviceType) -> StepSeen:
         attention=attention,
         calls_model=given.model is None or bool(calls),
         autocast=next(iter(calls), None),
+        no_other_loader=None if given.loader is None else rebuild_obstacle(given.loader),
     )
 
 

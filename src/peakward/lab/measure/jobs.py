@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 from typing import Protocol as Interface
 
@@ -95,7 +95,7 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
     with built(case, bench) as (prepared, meter):
         timing = time_steps(
             prepared.step,
-            protocol,
+            _beyond_the_queue(protocol, prepared),
             clock,
             watch=watch,
             on_warmup=report(bench, "warming up", protocol.warmup_steps),
@@ -165,7 +165,7 @@ def _turn(case: LeverCase, protocol: Protocol, i: int, bench: Bench) -> Turn:
     with built(case, bench, i) as (prepared, meter):
         timing = time_steps(
             prepared.step,
-            protocol,
+            _beyond_the_queue(protocol, prepared),
             clock,
             watch=watch,
             on_warmup=report(bench, "warming up", protocol.warmup_steps, i),
@@ -173,13 +173,29 @@ def _turn(case: LeverCase, protocol: Protocol, i: int, bench: Bench) -> Turn:
         )
         checked_loss(prepared.loss(), timing)
         use = meter.use()
+        # Where workers make batches at once, steps come in bursts: their rate is of the mean.
+        is_fed = isinstance(prepared, GivenStep) and prepared.is_fed
     memory.check_fits(use, case.memory_limit_bytes)
     sensed = watch.telemetry(len(timing.run.steps_s))
     return Turn(
-        median_s=median(timing.run.steps_s),
+        median_s=fmean(timing.run.steps_s) if is_fed else median(timing.run.steps_s),
         peak_bytes=use.peak_allocated_bytes,
         doubts=doubts(timing, watch),
         energy_j=None if sensed is None else sensed.energy_per_step_j,
+    )
+
+
+def _beyond_the_queue(protocol: Protocol, prepared: Prepared) -> Protocol:
+    """The protocol with steps enough to use up the batches that a loader made ahead, for as long as a first
+    step was compiled, and to see as many more."""
+    least = 2 * prepared.n_ahead if isinstance(prepared, GivenStep) else 0
+    if not least:
+        return protocol
+    return msgspec.structs.replace(
+        protocol,
+        warmup_steps=max(protocol.warmup_steps or 0, least),
+        min_steps=max(protocol.min_steps, least),
+        max_steps=max(protocol.max_steps, least),
     )
 
 

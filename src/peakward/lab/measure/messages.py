@@ -183,6 +183,7 @@ class Turn(Message, frozen=True, kw_only=True):
     """One of the cases of a `TurnsRequest`."""
 
     median_s: float
+    """The mean where a user's loader feeds the step (`stats.summary.typical_s`)."""
     peak_bytes: int
     doubts: tuple[str, ...] = ()
     """The other work that ran while it was timed."""

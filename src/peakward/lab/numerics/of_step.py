@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from peakward.lab.data.given_loader import GivenLoader
-from peakward.lab.levers.given_step import Given, GivenStep, given_step, gradients_seen
+from peakward.lab.levers.given_step import Given, GivenStep, feed_of, given_step, gradients_seen
 from peakward.lab.levers.module_levers import SdpaCalls
 from peakward.lab.models.given_module import repeated_blocks
 from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, distance
+from peakward.levers import catalogue, loader
 from peakward.records.case import StepCase
 from peakward.records.lever import Claim, NumericsClass, NumericsError, NumericsVerdict
 
@@ -38,6 +39,8 @@ N_DRAWS = 8
 MOST_T = 5.41
 """Student's t that is exceeded once in a thousand times where nothing differs, with `N_DRAWS` − 1 degrees of
 freedom."""
+N_BATCHES = 8
+"""Batches of another loader that are compared."""
 AGAINST_ITSELF = "against the same step without the lever, for want of an fp64 oracle"
 
 
@@ -63,6 +66,12 @@ def judge_step(given: Given, claim: Claim, *, kept: Kept) -> NumericsVerdict:
     assert isinstance(base, StepCase)
     assert isinstance(candidate, StepCase)
     told = partial(NumericsVerdict, declared=declared)
+    own = loader.chosen(base.configuration)
+    if loader.chosen(candidate.configuration) != own:
+        batches = told(**_same_batches(given, base, candidate, kept))
+        rest = catalogue.with_settings(candidate.configuration, {"loader": own})
+        if batches.verdict != "holds" or rest == base.configuration:
+            return batches
     if given.model is None:
         return told(
             verdict="not computed",
@@ -99,6 +108,42 @@ def judge_step(given: Given, claim: Claim, *, kept: Kept) -> NumericsVerdict:
         f"{abs(t):.1f} standard errors"
     )
     return msgspec.structs.replace(still.told(declared), reason=reason)
+
+
+def _same_batches(given: Given, base: StepCase, candidate: StepCase, kept: Kept) -> dict[str, Any]:
+    """The verdict on the first batches of another loader, which must be the base's bit for bit."""
+    first, again, got = (_batches(given, case, kept) for case in (base, base, candidate))
+    if not _equal(first, again):
+        reason = (
+            "the loader, begun twice from one state, gives other batches: let its data set and its "
+            "samplers draw from torch's generators"
+        )
+        return {"verdict": "not computed", "reason": reason}
+    if not _equal(first, got):
+        return {"verdict": "violated", "reason": f"other batches among the first {N_BATCHES}"}
+    return {
+        "verdict": "holds",
+        "reason": f"the first {N_BATCHES} batches are the same, bit for bit",
+    }
+
+
+def _batches(given: Given, case: StepCase, kept: Kept) -> list[Any]:
+    """The values of the first batches, on the CPU."""
+    with kept(), feed_of(case, given) as feed:
+        assert feed is not None
+        return [
+            each.detach().cpu().clone() if isinstance(each, Tensor) else each
+            for _ in range(N_BATCHES)
+            for each in tree_leaves(feed())
+            if isinstance(each, Tensor | int | float | str)
+        ]
+
+
+def _equal(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(
+        torch.equal(mine, theirs) if isinstance(mine, Tensor) else mine == theirs
+        for mine, theirs in zip(one, other, strict=True)
+    )
 
 
 class _Compared(NamedTuple):

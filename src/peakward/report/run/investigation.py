@@ -13,6 +13,7 @@ from peakward.records.prediction import Prediction
 from peakward.records.study import Study
 from peakward.report.format import format_cell
 from peakward.stats.pairs import inverted
+from peakward.stats.summary import typical_s
 
 
 class KnownConfiguration(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,9 +27,9 @@ class KnownConfiguration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def step_s(self) -> float | None:
-        """The median step time; None where the case did not run."""
-        summary = self.measurement.summary if self.measurement else None
-        return summary.median_s.estimate if summary else None
+        """The time of a step (`stats.summary.typical_s`); None where the case did not run."""
+        found = None if self.measurement is None else typical_s(self.measurement)
+        return None if found is None else found.estimate
 
 
 class Speedup(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,25 @@
 """Batches from a user's loader, and what waiting for them took."""
 
+import multiprocessing
+
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 
-from peakward.lab.data.given_loader import GivenLoader, expect_repeatable, kept_loader
+from peakward.lab.data.given_loader import (
+    GivenLoader,
+    Rebuilt,
+    expect_repeatable,
+    kept_loader,
+    rebuild_obstacle,
+    rebuilt,
+)
 from peakward.records.errors import PeakwardError
 
 
@@ -92,3 +107,103 @@ def test_a_list_is_a_loader():
     expect_repeatable([1, 2])
     with kept_loader([1, 2]), kept_loader(None):
         pass
+
+
+class Squares(torch.utils.data.Dataset):
+    """Read by index."""
+
+    def __len__(self):
+        return 11
+
+    def __getitem__(self, place):
+        return torch.tensor([place, place**2])
+
+
+def stacked(samples):
+    return torch.stack(samples).sum(0)
+
+
+def shuffled(**settings):
+    return DataLoader(Squares(), shuffle=True, **settings)
+
+
+def seeded():
+    return torch.Generator().manual_seed(5)
+
+
+def drawn():
+    """A sampler with a generator of its own, which draws as it goes."""
+    return WeightedRandomSampler(torch.arange(1.0, 12.0), 9, generator=seeded())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: shuffled(batch_size=2, generator=seeded(), drop_last=True),
+        lambda: shuffled(batch_size=4, generator=seeded(), collate_fn=stacked),
+        lambda: shuffled(batch_size=3),  # It draws from torch's own generator.
+        lambda: DataLoader(Squares(), batch_size=2, sampler=drawn(), generator=seeded()),
+        lambda: DataLoader(
+            Squares(), batch_sampler=BatchSampler(SequentialSampler(range(11)), 4, drop_last=True)
+        ),
+        lambda: DataLoader(Squares(), batch_size=None, shuffle=True, generator=seeded()),
+    ],
+)
+def test_a_loader_with_workers_gives_the_same_batches_in_the_same_order(make):
+    """Over three epochs, each with an order of its own."""
+
+    def batches(loader):
+        torch.manual_seed(7)
+        return [batch for _ in range(3) for batch in loader]
+
+    expected = batches(make())
+    made = rebuilt(make(), n_workers=2)
+    feed = GivenLoader(made, "cpu")
+    try:
+        got = batches(made)
+    finally:
+        feed.close()
+    assert len(got) == len(expected)
+    assert all(map(torch.equal, got, expected))
+    assert made._iterator is None, "its workers have ended"
+
+
+def test_what_a_loader_was_made_with_goes_to_the_other():
+    given = shuffled(batch_size=2, drop_last=True, collate_fn=stacked, worker_init_fn=print)
+    made = rebuilt(given, n_workers=3)
+    for name in ("dataset", "sampler", "collate_fn", "worker_init_fn", "batch_size", "drop_last"):
+        assert getattr(made, name) == getattr(given, name)
+    assert (made.num_workers, len(made)) == (3, len(given))
+    feed = GivenLoader(made, "cpu")
+    assert feed.n_ahead == 6
+    assert GivenLoader(given, "cpu").n_ahead == GivenLoader([1], "cpu").n_ahead == 0
+
+
+class Watched(DataLoader):
+    """One with something of its own."""
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda: [torch.ones(1)], "is a list: make a torch DataLoader of it"),
+        (lambda: Watched(Squares()), "is a Watched, which may do more than torch's"),
+        (lambda: DataLoader(Once()), "reads an IterableDataset, Once, all of which each worker"),
+        (
+            lambda: DataLoader(Squares(), num_workers=1, multiprocessing_context="spawn",
+                               collate_fn=lambda samples: samples),
+            r"has a collate_fn that cannot go to a worker \(.*lambda.*\): make it a function",
+        ),
+    ],
+)  # fmt: skip
+def test_a_loader_that_cannot_be_made_anew_is_told_in_a_line(make, line):
+    with pytest.raises(PeakwardError, match=line) as caught:
+        rebuilt(make(), n_workers=2)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_lambda_goes_to_workers_that_are_forked():
+    context = multiprocessing.get_context("fork")
+    settings = {"num_workers": 1, "multiprocessing_context": context}
+    assert rebuild_obstacle(DataLoader(Squares(), collate_fn=lambda x: x, **settings)) is None
+    assert isinstance(rebuilt(shuffled(), n_workers=1), Rebuilt)

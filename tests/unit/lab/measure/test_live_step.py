@@ -14,6 +14,7 @@ from peakward.levers.catalogue import lever, pull
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Claim
 from peakward.records.measurement import Protocol
+from peakward.stats.summary import typical_s
 
 QUICK = Protocol(warmup_steps=1, min_steps=2, max_steps=2, phases=False)
 
@@ -86,6 +87,7 @@ def test_whatever_is_asked_the_user_s_is_as_before(make_step, in_tmp):
         "bf16",
         "fused-optimizer",
         "checkpointing",
+        "workers-2",
         pytest.param("compile", marks=pytest.mark.full),
     ],
 )
@@ -121,6 +123,21 @@ def test_the_waits_of_the_timed_steps_are_kept(make_step):
     assert len(waits.wait_s) == 2
     assert waits.first_wait_s > 0
     assert waits.idle_s is None
+
+
+def test_a_step_that_is_fed_is_judged_by_its_mean(make_step):
+    """Its workers hand over batches in bursts, the first of which were made before it began."""
+    given = fed(make_step)
+    case = live_case(given, name="mine", tokens_per_step=None)
+    with StepWorkers(given) as workers:
+        plain = workers.measure(case, QUICK)
+        queued = workers.measure(pull(lever("workers-2"), case), QUICK)
+    assert [len(plain.runs[0].warmup_s), len(plain.runs[0].steps_s)] == [1, 2]
+    assert [len(queued.runs[0].warmup_s), len(queued.runs[0].steps_s)] == [8, 8]
+    assert typical_s(queued).estimate == pytest.approx(queued.summary.mean_s)
+    with StepWorkers(make_step()) as workers:
+        alone = workers.measure(live_case(make_step(), name="mine", tokens_per_step=None), QUICK)
+    assert typical_s(alone) == alone.summary.median_s
 
 
 def test_a_failure_is_a_status(make_step):

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from peakward.lab.measure.live_step import live_case
 from peakward.lab.measure.snapshot import restored
@@ -194,3 +194,42 @@ def test_an_update_that_the_step_does_not_make_is_not_compared(make_step):
     found = judged(idle, ("fused-optimizer",))
     assert found.verdict == "not computed"
     assert "no update can be compared" in found.reason
+
+
+class Drawn(Dataset):
+    """Samples by index; `own` draws them from the process's generator instead."""
+
+    def __init__(self, *, own):
+        self.own = own
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, place):
+        return torch.randint(50, (16,)) if self.own else (torch.arange(16) + place) % 50
+
+
+def test_a_loader_with_workers_holds_by_its_batches(make_step):
+    """Without a model too."""
+    for model in ({}, {"model": None}):
+        loader = DataLoader(Drawn(own=False), batch_size=2, shuffle=True)
+        found = judged(make_step(fed=True, loader=loader, **model), ("workers-2",), "exact")
+        assert (found.verdict, found.errors) == ("holds", ())
+        assert "the first 8 batches are the same" in found.reason
+
+
+def test_a_data_set_that_draws_is_another_in_its_workers(make_step):
+    loader = DataLoader(Drawn(own=True), batch_size=2)
+    found = judged(make_step(fed=True, loader=loader), ("workers-2",), "exact")
+    assert found.verdict == "violated"
+    assert "other batches among the first 8" in found.reason
+
+
+def test_a_loader_that_does_not_repeat_itself_proves_nothing(make_step):
+    count = itertools.count()
+    loader = DataLoader(
+        Drawn(own=False), batch_size=2, collate_fn=lambda _: torch.ones(2) * next(count)
+    )
+    found = judged(make_step(fed=True, loader=loader), ("workers-2",), "exact")
+    assert found.verdict == "not computed"
+    assert "begun twice from one state, gives other batches" in found.reason
