@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from peakward.api.cases import lever as lever
     from peakward.api.cases import model as model
     from peakward.api.cases import module_case as module_case
-    from peakward.api.investigating import investigate as investigate
     from peakward.api.investigating import run as run
-    from peakward.api.investigating import watch as watch
+    from peakward.api.live_steps import investigate as investigate
+    from peakward.api.live_steps import watch as watch
     from peakward.api.measuring import bench as bench
     from peakward.api.measuring import calibrate as calibrate
     from peakward.api.measuring import compare as compare
@@ -81,7 +81,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "api.cases": ("case", "lever", "model", "module_case"),
-    "api.investigating": ("investigate", "run", "watch"),
+    "api.investigating": ("run",),
+    "api.live_steps": ("investigate", "watch"),
     "api.measuring": ("bench", "calibrate", "compare", "measure", "measure_step", "study"),
     "api.optimizing": ("apply", "optimize"),
     "api.patching": ("patch",),

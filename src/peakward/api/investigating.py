@@ -1,6 +1,6 @@
-"""Finds what makes a case, a live module or a live training step faster: `run`, `investigate`, `watch`."""
+"""Finds what makes a case or a live module faster: `run`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -10,14 +10,12 @@ from peakward.api.machine import (
     Machine,
     applicable,
     lever_obstacle,
-    n_cores,
     runnable,
     this_machine,
 )
 from peakward.api.reproduce import command_of, to_command
 from peakward.api.session import DB, QUIET, Observer
-from peakward.levers.catalogue import AROUND_A_CALL, LEVERS
-from peakward.levers.loader import n_workers
+from peakward.levers.catalogue import LEVERS
 from peakward.records import check
 from peakward.records.case import (
     ConfiguredCase,
@@ -26,15 +24,11 @@ from peakward.records.case import (
     ModelCase,
     ModuleCase,
     ModulePass,
-    StepCase,
 )
 from peakward.records.errors import PeakwardError, quoted
-from peakward.records.finding import Diagnosis
 from peakward.records.lever import Lever, NumericsClass, Objective
 from peakward.records.study import Study
-from peakward.store import artefacts
 from peakward.tune.bench import Obstacle
-from peakward.tune.costs import HEADLINE
 from peakward.tune.investigation import Aim, Investigation
 from peakward.tune.ledger import Budget
 from peakward.tune.run import OnPrediction
@@ -46,7 +40,6 @@ if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
     from peakward.lab.models.given_module import GivenModule
     from peakward.store.database import Store
-    from peakward.tune.watch import Watch
 
 DEFAULT_BUDGET_S: dict[DeviceType, float] = {"cpu": 100.0, "cuda": 900.0}
 """On a CPU the whole command then ends within two minutes on two cores."""
@@ -54,7 +47,6 @@ MODULE_COMMAND = (
     "# from Python: pw.run of a live {name}. In processes of its own, from a factory: "
     "peakward run --model py:package.module:factory"
 )
-STEP_COMMAND = "# from Python: pw.investigate of the live step {name}"
 
 
 def run(
@@ -126,128 +118,6 @@ def run(
         to_command=to_command,
     )
     return carry_out(asked, here, place)
-
-
-def investigate(
-    step: Callable[..., object],
-    *,
-    name: str | None = None,
-    model: "torch.nn.Module | None" = None,
-    optimizer: "torch.optim.Optimizer | None" = None,
-    loader: Iterable[Any] | None = None,
-    tokens_per_step: float | None = None,
-    budget_s: float | None = None,
-    db: str | Path = DB,
-) -> Study:
-    """Find what holds back a training step given as a function, and what makes it faster; in this process.
-
-    What can be set around a call is tried, tf32 and the kernels of torch's attention, and what the model and
-    the optimizer can be given in place. Everything else is named with what to change. Parameters, optimiser,
-    random states, the loader's generators and torch's settings are as before afterwards; what else the step
-    touches is not put back.
-
-    Args:
-        step: runs one whole step, again and again; called with the loader's next batch where there is one.
-        name: for the report; the function's without.
-        model: what the step calls and trains. Without it what is trained stays trained, and no lever's
-            numbers can be verified, so that none is kept.
-        optimizer: what the step steps; its flags are tried too.
-        loader: a DataLoader, or another iterable that can be begun again; the wait for it is in the step
-            and timed apart. A DataLoader is tried with workers, and on a GPU with copies made ahead.
-        tokens_per_step: for rates.
-        budget_s, db: as of `run`.
-
-    Raises:
-        PeakwardError: a step that raises, that does other work at each call, or that is compiled or
-            captured already; a loader that ends; a setting that cannot be.
-    """
-    if name is not None:
-        check.line(name, "name")
-    if loader is not None:
-        _expect_loader(loader)
-    if tokens_per_step is not None:
-        tokens_per_step = check.rate(tokens_per_step, "tokens_per_step")
-    place = check.path(db, "db")
-    artefacts.check(place, overwrite=True, by="db")
-    session.expect_torch()
-    from peakward.lab.levers.given_step import Given, expect_step
-    from peakward.lab.measure.live_step import StepWorkers, live_case
-    from peakward.lab.measure.sweep import Sweep
-    from peakward.lab.models.given_module import expect_live
-    from peakward.store.database import Store
-
-    expect_live(model, optimizer)
-
-    given = Given(step=step, model=model, optimizer=optimizer, loader=loader)
-    expect_step(given)
-    called = name or str(getattr(step, "__qualname__", type(step).__name__))
-    workers = StepWorkers(given)
-    here = this_machine(workers.device)
-    allowed_s = seconds_of(budget_s, workers.device)
-    seen = workers.check_step()
-    case = live_case(given, name=called, tokens_per_step=tokens_per_step, seen=seen)
-
-    def obstacle(lever: Lever, base: LeverCase) -> str | None:
-        return seen.obstacle(lever, case) or lever_obstacle(lever, base, here)
-
-    asked = Investigation(
-        case=case,
-        levers=_of_a_step(case),
-        budget_s=allowed_s,
-        command=STEP_COMMAND.format(name=called),
-        obstacle=obstacle,
-        to_command=no_command,
-    )
-    with Store.open(place) as store, workers:
-        sweep = Sweep(store, workers, here.environment)
-        # The investigation finds it stored.
-        measured = sweep.measure(case, HEADLINE)
-        if measured.status == "invalid":
-            raise PeakwardError(measured.reason or "expected a step that can be measured")
-        return _investigated(asked, sweep, store)
-
-
-def watch(
-    *,
-    every: int = 100,
-    n_steps: int = 3,
-    on_findings: Callable[[Diagnosis], object] | None = None,
-    with_stack: bool = False,
-) -> "Watch":
-    """Findings about a training loop of your own while it runs: call `step()` at each step's end. Where
-    nothing does, a step ends where the loop's optimizer has stepped.
-
-        with pw.watch(every=100) as watch:
-            for batch in watch.batches(loader):
-                ...
-                watch.step()
-
-    Steps between windows cost two readings of the clock, and two more where `batches` times the
-    wait for data; nothing is synchronised. What goes wrong in the watch is said once on stderr and
-    leaves the loop alone. One watch a process; a profiler of your own goes before its windows.
-
-    Args:
-        every: steps from the end of one profiled window to the next.
-        n_steps: in a window; the step before it, in which the profiler attaches itself, is slower too.
-        on_findings: called with the `Diagnosis` of each window that shows any, in a thread of the
-            watch's own; by default a table is printed on stderr where a finding is new.
-        with_stack: record Python's stacks in windows: waits then say their line, and a window's
-            steps take several times as long.
-
-    Raises:
-        PeakwardError: a window of no steps or of more than 20, or as long as what is between two.
-    """
-    from peakward.report.watch import Announcer
-    from peakward.tune.watch import MAX_WINDOW_STEPS, Watch
-
-    if on_findings is not None:
-        check.function(on_findings, "on_findings", "a function of a Diagnosis")
-    return Watch(
-        every=check.whole(every, "every", low=1, high=10**12),
-        n_steps=check.whole(n_steps, "n_steps", low=1, high=MAX_WINDOW_STEPS),
-        with_stack=check.flag(with_stack, "with_stack"),
-        on_findings=Announcer() if on_findings is None else on_findings,
-    )
 
 
 def investigation(
@@ -408,10 +278,10 @@ def on_copies(asked: Investigation, taken: "GivenModule", db: Path) -> Study:
     with Store.open(db) as store, LiveWorkers(taken) as workers:
         sweep = Sweep(store, workers, here.environment)
         session.expect_sound(asked.case, sweep, asked.budget_s)
-        return _investigated(asked, sweep, store)
+        return investigated_here(asked, sweep, store)
 
 
-def _investigated(asked: Investigation, sweep: "Sweep", store: "Store") -> Study:
+def investigated_here(asked: Investigation, sweep: "Sweep", store: "Store") -> Study:
     """In this process, of what lives here."""
     return investigated(
         asked,
@@ -424,26 +294,6 @@ def _investigated(asked: Investigation, sweep: "Sweep", store: "Store") -> Study
 
 def no_command(_case: LeverCase) -> None:
     """No line of the command line runs what lives in this process."""
-
-
-def _of_a_step(case: StepCase) -> tuple[Lever, ...]:
-    """The levers to try or to tell; those of a loader where there is one, and cores for their workers."""
-    values = ((each, dict(each.sets).get("loader")) for each in (*LEVERS, *AROUND_A_CALL))
-    most = n_cores()
-    return tuple(
-        dict.fromkeys(
-            each
-            for each, value in values
-            if value is None or ("loader" in case.handles and n_workers(str(value)) <= most)
-        )
-    )
-
-
-def _expect_loader(given: object) -> None:
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise PeakwardError(
-            f"expected a loader that gives batches, got {quoted(given)}: give a DataLoader or a list"
-        )
 
 
 def _command(

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import peakward as pw
-from peakward.api import investigating
+from peakward.api import live_steps
 from peakward.cli.main import main
 from peakward.lab.measure import probe
 from peakward.levers.catalogue import lever
@@ -34,7 +34,7 @@ def calibrated(at_user_modules, monkeypatch):
 def few_levers(monkeypatch):
     """One that is tried, so that all ends long before its budget, and some that are told."""
     names = ("tf32", "sdpa", "compile", "fused-optimizer")
-    monkeypatch.setattr(investigating, "LEVERS", tuple(map(lever, names)))
+    monkeypatch.setattr(live_steps, "LEVERS", tuple(map(lever, names)))
 
 
 def test_a_step_is_measured_profiled_diagnosed_and_reported(
@@ -81,7 +81,7 @@ def test_the_kernels_of_its_attention_are_tried(make_step, calibrated):
 
 
 def test_the_wait_for_a_loader_is_told_apart(make_step, calibrated, monkeypatch):
-    monkeypatch.setattr(investigating, "n_cores", lambda: 4)
+    monkeypatch.setattr(live_steps, "n_cores", lambda: 4)
     loader = DataLoader(torch.randint(50, (6, 16)), batch_size=2)
     given = make_step(fed=True)
     study = pw.investigate(
