@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-import msgspec
-
 from peakward.api import cases
 from peakward.api.machine import this_machine
 from peakward.api.reproduce import to_command
@@ -25,6 +23,7 @@ from peakward.records.device import Device
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.inference import ServingWorkload
 from peakward.records.model_shape import ModelShape
+from peakward.records.op_graph import ModuleCapture
 from peakward.records.plan import DeviceGroup, DevicePlan, Forecast, Parallel, Plan, ServingPlan
 from peakward.records.prediction import Prediction
 from peakward.store.kept import kept
@@ -138,13 +137,28 @@ def _of_case(case: ConfiguredCase, where: Site) -> Forecast:
 
         expect_to_apply(case)
         return forecast(case, where)
+    return _module_plan(case, (where,), command="").devices[0].forecast
+
+
+def _module_plan(case: ModuleCase, where: Sequence[Site], *, command: str) -> Plan:
+    """A capture serves all devices of one compute capability."""
     from peakward.lab.levers.module_prediction import capture_case
-    from peakward.prediction.planning.module import module_forecast
+    from peakward.prediction.planning.module import module_plan
 
     _expect_gpu(case)
-    capture = capture_case(case, _capability(where))
-    told: Forecast = msgspec.structs.replace(module_forecast(capture, where), case=case)
-    return told
+    if any(each.group is not None for each in where):
+        raise PeakwardError(
+            "expected one GPU for a module, got several: plan the preset or shape that is nearest to it"
+        )
+    seen: dict[ComputeCapability, ModuleCapture] = {}
+
+    def captured(on: Site) -> ModuleCapture:
+        key = _capability(on)
+        if key not in seen:
+            seen[key] = capture_case(case, key)
+        return seen[key]
+
+    return module_plan(case, where, captured, command=command)
 
 
 def _capability(where: Site) -> ComputeCapability:
@@ -168,7 +182,7 @@ def _module_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def plan(
-    case: ModelCase,
+    case: ConfiguredCase,
     devices: Sequence[str],
     *,
     calibration: Calibration | str | Path | None = None,
@@ -179,6 +193,7 @@ def plan(
     """`predict` on several devices, with the largest batch and what levers would do: `peakward plan`.
 
     Args:
+        case: as `predict`; of a module without the largest batch and levers.
         devices: keys, or parts of keys: "a100-80" means every A100 with 80 GB.
         price_per_gpu_hour: one for all devices, or one for each.
 
@@ -186,16 +201,19 @@ def plan(
         PeakwardError: as `predict`.
     """
     names = _names(devices)
-    case = cases.checked_model_case(case)
-    expect_to_apply(case)
+    case = cases.checked(case)
+    if isinstance(case, ModelCase):
+        expect_to_apply(case)
     measured = None if calibration is None else _checked_calibration(calibration)
     group, prices = _group(gpus, parallel), _prices(price_per_gpu_hour)
     where = sites(names, calibration=measured, group=group, prices=prices)
     return planned(case, where, command=_plan_command(case, names, group, prices))
 
 
-def planned(case: ModelCase, where: Sequence[Site], *, command: str) -> Plan:
-    """The plan of a checked case; a device's part, once computed, is kept on disk."""
+def planned(case: ConfiguredCase, where: Sequence[Site], *, command: str) -> Plan:
+    """The plan of a checked case; a device's part of a decoder's, once computed, is kept on disk."""
+    if isinstance(case, ModuleCase):
+        return _module_plan(case, where, command=command)
 
     def keep(case: ModelCase, on: Site, make: Callable[[], DevicePlan]) -> DevicePlan:
         here = on.model is not None and on.model.host_is_known
@@ -394,7 +412,10 @@ def _is_of(calibration: Calibration, device: Device) -> bool:
 
 
 def _plan_command(
-    case: ModelCase, devices: Sequence[str], group: DeviceGroup | None, prices: tuple[float, ...]
+    case: ConfiguredCase,
+    devices: Sequence[str],
+    group: DeviceGroup | None,
+    prices: tuple[float, ...],
 ) -> str:
     """The line that makes the same plan, where options say the case, but for a calibration."""
     said = to_command(case)

@@ -16,7 +16,6 @@ from peakward.api.cases import (
     case_of_source,
     check_length,
     custom,
-    expect_shape,
     field_value,
     is_source,
     levers_named,
@@ -135,15 +134,6 @@ def single(options: WorkOptions, device: DeviceType, start: dict[str, Any]) -> C
             "or measure the grid with `peakward bench`"
         )
     return found[0]
-
-
-def single_shape(options: WorkOptions, device: DeviceType, start: dict[str, Any]) -> ModelCase:
-    """The one case, of a shape, of a command that takes no grid and no modules."""
-    for name in _names(options, DEFAULTS[device].model):
-        expect_shape(name)
-    found = single(options, device, start)
-    assert isinstance(found, ModelCase)
-    return found
 
 
 def without_twins(planned: Iterable[ConfiguredCase]) -> tuple[ConfiguredCase, ...]:

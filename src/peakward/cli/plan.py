@@ -25,6 +25,7 @@ from peakward.levers.registry import AXES
 from peakward.prediction.planning.site import Site
 from peakward.records import check
 from peakward.records.calibration import Calibration
+from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.inference import (
     CacheType,
@@ -109,8 +110,9 @@ def main(given: Options, command: str) -> int:
     if given.serving.output_len is not None:
         return _serve(given, where, command)
     _refuse_without_output(given.serving)
-    case = options.single_shape(given.case, "cuda", options.settings(given.lever, "--lever"))
-    expect_to_apply(case)
+    case = options.single(given.case, "cuda", options.settings(given.lever, "--lever"))
+    if isinstance(case, ModelCase):
+        expect_to_apply(case)
     targets = output.targets(given.views)
     found = planned(case, where, command=command)
     whole = pages.whole(found)

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from peakward.records.case import Case, ModelCase
+from peakward.records.case import Case, ConfiguredCase, ModelCase
 from peakward.records.inference import ServingCost, ServingFloor
 from peakward.records.measurement import Interval, Protocol
 from peakward.records.memory import MemoryPrediction
@@ -127,7 +127,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     ROWS: ClassVar[tuple[str, ...]] = ("devices",)
 
-    case: ModelCase
+    case: ConfiguredCase
     command: str
     """The command that makes this plan again."""
     devices: tuple[DevicePlan, ...]

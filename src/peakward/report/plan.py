@@ -1,5 +1,6 @@
 """The report of a plan: a screen, or everything."""
 
+from peakward.records.case import ModelCase
 from peakward.records.plan import DevicePlan, Forecast, Plan
 from peakward.report import plan_tables
 from peakward.report.cases import label, model
@@ -115,7 +116,9 @@ def _model(plan: Plan) -> tuple[Block, ...]:
     """The model with its parameters; empty where the plan did not store them."""
     if plan.n_parameters is None:
         return ()
-    return (Facts(facts=(Fact(name="model", value=model(plan.case.model, plan.n_parameters)),)),)
+    shape = plan.case.model if isinstance(plan.case, ModelCase) else None
+    said = f"{plan.n_parameters:,} parameters" if shape is None else model(shape, plan.n_parameters)
+    return (Facts(facts=(Fact(name="model", value=said),)),)
 
 
 def _notes(plan: Plan) -> tuple[Block, ...]:
@@ -127,7 +130,7 @@ def _notes(plan: Plan) -> tuple[Block, ...]:
             "does."
         )
     timed = any(each.forecast.step_s for each in plan.devices)
-    if plan.case.model.n_experts > 1 and timed:
+    if isinstance(plan.case, ModelCase) and plan.case.model.n_experts > 1 and timed:
         notes.append(
             "Tokens are assumed to spread evenly over the experts. Intervals are those of "
             "dense models: four mixtures on an H100 took 4% to 6% longer than predicted."

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from peakward.records.case import ModelCase
 from peakward.records.measurement import Interval
 from peakward.records.memory import MemorySplit
 from peakward.records.plan import Change, DevicePlan, Forecast, Plan
@@ -269,6 +270,8 @@ def _beyond(plan: Plan) -> str | None:
 
 def _past_model(plan: Plan) -> str | None:
     """A note on sequences beyond the model's limit, because computed positions have no end."""
+    if not isinstance(plan.case, ModelCase):
+        return None
     accepted = plan.case.model.max_seq_len
     if all((each.longest_seq_len or 0) <= accepted for each in plan.devices):
         return None

@@ -181,3 +181,31 @@ def test_a_calibration_of_the_ceilings_alone_is_refused(in_tmp, capsys):
     Path("quick.json").write_bytes(codec.to_json(msgspec.structs.replace(full, rates=None)))
     assert main(["plan", *CASE, "--device", "h200", "--calibration", "quick.json"]) == 2
     assert "expected a full calibration, got one of the ceilings" in capsys.readouterr().err
+
+
+def test_a_module_of_one_s_own_is_planned_from_the_command_line(at_user_modules, capsysbinary):
+    words = ("--batch-size", "4", "--seq-len", "8", "--device", "h100-sxm,a100-sxm-80")
+    assert main(["plan", "--model", "py:tiny_gpt:build", *words, "--json"]) == 0
+    found = codec.from_json(capsysbinary.readouterr().out, Plan)
+    assert [each.forecast.device for each in found.devices] == ["h100-sxm-80", "a100-sxm-80"]
+    assert all(each.forecast.step_s and each.forecast.fits for each in found.devices)
+    assert found.case.source == "py:tiny_gpt:build"
+    assert found.n_parameters > 0
+    assert {each.figure for each in found.devices[0].absent} >= {"largest batch", "levers"}
+
+
+def test_a_model_of_transformers_of_any_size_is_planned_without_being_built(in_tmp, capsys):
+    """Some 380 billion parameters, which fit no memory."""
+    pytest.importorskip("transformers")
+    config = {"model_type": "llama", "hidden_size": 65536, "intermediate_size": 4 * 65536}
+    heads = {"num_attention_heads": 512, "num_key_value_heads": 8, "num_hidden_layers": 6}
+    Path("config.json").write_text(json.dumps({**config, **heads, "vocab_size": 1000}))
+    words = ("--batch-size", "1", "--seq-len", "64", "--pass", "forward", "--lever", "bf16")
+    assert main(["plan", "--model", "hf:config.json", *words, "--device", "h100-sxm"]) == 0
+    assert "does not fit the memory of NVIDIA H100" in capsys.readouterr().out
+
+
+def test_several_gpus_for_a_module_are_refused(at_user_modules, capsys):
+    words = ("--batch-size", "4", "--seq-len", "8", "--gpus", "2")
+    assert main(["plan", "--model", "py:tiny_gpt:build", *words]) == 2
+    assert "expected one GPU for a module, got several" in capsys.readouterr().err

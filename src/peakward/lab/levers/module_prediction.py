@@ -23,7 +23,8 @@ from peakward.records.op_graph import ModuleCapture
 def capture_case(
     case: ModuleCase, compute_capability: ComputeCapability | None = None
 ) -> ModuleCapture:
-    """One step of the case, by `capture_module`; the module is built on the CPU.
+    """One step of the case, by `capture_module`. A module of transformers is described on the meta device,
+    whatever its size; one of Python is built on the CPU.
 
     Args:
         compute_capability: as `capture_given`.
@@ -32,10 +33,12 @@ def capture_case(
         PeakwardError: as `capture_given` and `module_source.build`.
     """
     expect_seen(case)
-    on_cpu = ModuleCase(
+    as_written = ModuleCase(
         source=case.source, fingerprint=case.fingerprint, workload=case.workload, device="cpu"
     )
-    return capture_given(case, module_source.build(on_cpu), compute_capability)
+    device = "meta" if case.source.startswith("hf:") else "cpu"
+    given = module_source.build(as_written, device=device)
+    return capture_given(case, given, compute_capability)
 
 
 def capture_given(
@@ -53,7 +56,12 @@ def capture_given(
     expect_seen(case)
     work = case.workload
     kind = case.configuration.precision
-    place(given.module, "cpu", precision.parameter_dtype(kind), keeps_buffers=given.keeps_buffers)
+    place(
+        given.module,
+        _device(given.module),
+        precision.parameter_dtype(kind),
+        keeps_buffers=given.keeps_buffers,
+    )
     recompute(given.module, case.configuration.checkpointing)
     args, loss = given.args, given.loss
     if given.vocab_size is not None:
@@ -72,6 +80,12 @@ def capture_given(
         tokens=round(work.tokens_per_step),
         compute_capability=compute_capability or _capability_here(),
     )
+
+
+def _device(module: torch.nn.Module) -> str:
+    """meta for a module that is there; else the CPU."""
+    on_meta = any(each.is_meta for each in module.parameters())
+    return "meta" if on_meta else "cpu"
 
 
 def _capability_here() -> ComputeCapability:

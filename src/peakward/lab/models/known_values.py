@@ -38,6 +38,8 @@ class KnownValues(TorchDispatchMode):
         super().__init__()
         self._on_read = on_read
         self._values = WeakIdKeyDictionary()
+        self._described = WeakIdKeyDictionary()
+        """The stand-ins of tensors on the meta device that were not given as inputs."""
 
     def tell(self, stand_in: Tensor, given: Tensor) -> None:
         """Says the value that a stand-in has, where it is one of few integers, and no mere shape."""
@@ -48,7 +50,8 @@ class KnownValues(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        # What the module or its loss holds on the meta device lies beside the stand-ins, on the CPU.
+        args, kwargs = tree_map_only(Tensor, self._beside, (args, kwargs or {}))
         given = tensors((args, kwargs))
         known = [each for each in given if each in self._values]
         if func is _READ and known:
@@ -62,6 +65,16 @@ class KnownValues(TorchDispatchMode):
         elif known and func._schema.is_mutable:
             self._forget(known)
         return result
+
+    def _beside(self, given: Tensor) -> Tensor:
+        if isinstance(given, FakeTensor) or not given.is_meta:
+            return given
+        if given not in self._described:
+            self._described[given] = torch.empty_strided(
+                given.size(), given.stride(), dtype=given.dtype, device="cpu"
+            )
+        found: Tensor = self._described[given]
+        return found
 
     def _compute(self, func: OpOverload, args: Any, kwargs: Any, made: list[Tensor]) -> None:
         args, kwargs = tree_map_only(Tensor, self._values.__getitem__, (args, kwargs))

@@ -28,8 +28,11 @@ def fingerprint(source: str) -> str:
     return files_fingerprint(python_source.module_and_factory(name)[0])
 
 
-def build(case: ModuleCase) -> GivenModule:
+def build(case: ModuleCase, *, device: str | None = None) -> GivenModule:
     """The module, with its inputs.
+
+    Args:
+        device: In place of the case's: also meta, where nothing of it is allocated.
 
     Raises:
         SourceError: The source has changed since the case was made.
@@ -45,12 +48,14 @@ def build(case: ModuleCase) -> GivenModule:
     work = case.workload
     if kind == "hf":
         attention = case.configuration.attention
-        return transformers_source.build(name, attention, device=case.device, seed=work.seed)
+        return transformers_source.build(
+            name, attention, device=device or case.device, seed=work.seed
+        )
     return python_source.build(
         name,
         batch_size=work.batch_size,
         seq_len=work.seq_len,
-        device=case.device,
+        device=device or case.device,
         seed=work.seed,
     )
 

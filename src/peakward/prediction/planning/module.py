@@ -1,4 +1,8 @@
-"""A captured module on one kind of device."""
+"""A captured module on one kind of device, and on several."""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
 
 from peakward.prediction.memory.allocator import OverLimitError
 from peakward.prediction.memory.module import lifetimes_of, module_memory
@@ -8,14 +12,57 @@ from peakward.prediction.planning.attempt import Attempts
 from peakward.prediction.planning.rates import cost, energy, gpu_hours, over, times
 from peakward.prediction.planning.site import Site
 from peakward.prediction.time.module import module_time
+from peakward.records.case import ModuleCase
 from peakward.records.errors import PeakwardError
 from peakward.records.op_graph import ModuleCapture
-from peakward.records.plan import Forecast
+from peakward.records.plan import Absent, DevicePlan, Forecast, Plan
 from peakward.records.prediction import StepTime
 
+BATCH_IS_GIVEN = "a module is captured at one batch and length: plan it with others"
+LEVERS_ARE_NOT_TRIED = "a module is captured as it is asked for: plan it with levers"
 
-def module_forecast(capture: ModuleCapture, on: Site) -> Forecast:
-    """All that is known of the module's step there; rates and cost where its tokens are."""
+
+def module_plan(
+    case: ModuleCase,
+    sites: Iterable[Site],
+    capture: Callable[[Site], ModuleCapture],
+    *,
+    command: str,
+) -> Plan:
+    """The case on each device.
+
+    Args:
+        capture: Gives the module's step as that device's kernels make it.
+    """
+    seen = [(on, capture(on)) for on in sites]
+    devices = tuple(_device_plan(case, on, captured) for on, captured in seen)
+    return Plan(case=case, command=command, devices=devices, n_parameters=seen[0][1].n_parameters)
+
+
+def _device_plan(case: ModuleCase, on: Site, capture: ModuleCapture) -> DevicePlan:
+    found = module_forecast(capture, on, case.memory_limit_bytes)
+    reasons = {
+        "largest batch": BATCH_IS_GIVEN,
+        "longest sequence": BATCH_IS_GIVEN,
+        "levers": LEVERS_ARE_NOT_TRIED,
+    }
+    return DevicePlan(
+        forecast=msgspec.structs.replace(found, case=case),
+        price_per_gpu_hour=on.price_per_gpu_hour,
+        largest_batch_size=None,
+        changes=(),
+        composition=None,
+        composed_case=None,
+        absent=tuple(Absent(figure=name, reason=reason) for name, reason in reasons.items()),
+    )
+
+
+def module_forecast(capture: ModuleCapture, on: Site, limit_bytes: int | None = None) -> Forecast:
+    """All that is known of the module's step there; rates and cost where its tokens are.
+
+    Args:
+        limit_bytes: The most that the step may take, where that is less than the device has.
+    """
     attempts = Attempts()
     time = attempts.of("step time", lambda: _time(capture, on))
     step_s = None if time is None else time.step_s
@@ -25,7 +72,7 @@ def module_forecast(capture: ModuleCapture, on: Site) -> Forecast:
     tokens = capture.tokens
     if tokens is None:
         attempts.without("tokens/s", "how many tokens a step has is not known: say so by tokens=")
-    memory, limit = module_memory(capture), on.limit_bytes(None)
+    memory, limit = module_memory(capture), on.limit_bytes(limit_bytes)
     assert memory.device_bytes is not None
     return Forecast(
         case=capture.case,

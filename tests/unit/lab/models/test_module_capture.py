@@ -284,6 +284,19 @@ def test_tensors_that_the_module_or_the_loss_has_of_its_own_are_taken_along():
     assert "aten.mse_loss" in {each.name for each in found.graph.operators}
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_targets_may_lie_on_the_meta_device(device):
+    target = torch.zeros(2, dtype=torch.long, device=device)
+    found = capture_module(
+        nn.Linear(4, 4),
+        (torch.empty(2, 4, device="meta"),),
+        pass_="forward_backward",
+        loss=lambda y: F.cross_entropy(y, target),
+    )
+    (scored,) = [x for x in found.graph.operators if x.name == "aten.nll_loss_forward"]
+    assert [each.shape for each in scored.inputs] == [(2, 4), (2,)]
+
+
 def test_what_running_it_did_to_the_module_is_undone():
     """A cache made at the first call, a counter, and a list that grows."""
 
