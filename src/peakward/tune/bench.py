@@ -42,6 +42,9 @@ class Tries(Protocol):
     def start_s(self) -> float | None:
         """How long the latest process took to start."""
 
+    def n_prepared(self) -> int:
+        """How many processes have been started already."""
+
     def check(self, claims: Sequence[Claim]) -> tuple[NumericsVerdict, ...]:
         """The numbers of each."""
 
@@ -89,14 +92,24 @@ class Bench:
 
     def turns_s(self, cases: Sequence[LeverCase], n_processes: int = N_PROCESSES) -> float:
         """How long all cases in turn should take, in each of some processes."""
-        once_s = sum(self._each_s(cases))
-        return self.costs.starts_s(n_processes) + n_processes * once_s
+        return self._starts_s(n_processes) + n_processes * sum(self._each_s(cases))
+
+    def _starts_s(self, n_processes: int) -> float:
+        return self.costs.starts_s(max(n_processes - self.tries.n_prepared(), 0))
 
     def proof_s(self, stack: LeverStack, n_processes: int = N_PROCESSES) -> float:
         """How long it should take to check the stack's numbers and to confirm what is not settled of it. As
         many processes as can start at once do so while numbers are checked."""
-        checks_s, start_s = self.checks_s(stack.claims), self.costs.start_s
-        return max(checks_s - start_s, 0.0) + self.turns_s(self.open_cases(stack), n_processes)
+        checks_s, starts_s = self.checks_s(stack.claims), self._starts_s(n_processes)
+        meanwhile_s = min(checks_s, starts_s, self.costs.start_s)
+        return checks_s - meanwhile_s + self.turns_s(self.open_cases(stack), n_processes)
+
+    def as_one(self, stack: LeverStack, n_untimed: int = 0) -> LeverStack:
+        """The stack with all that is not settled of it as one step."""
+        settled = (self.ledger.settled(lever.name, *both) for lever, *both in stack.steps)
+        n_below = next((i for i, each in enumerate(settled) if each is None), len(stack.levers))
+        # The lowest step of a base that does not run is kept because it runs.
+        return stack.as_one(max(n_below, n_untimed))
 
     def open_cases(self, stack: LeverStack) -> tuple[LeverCase, ...]:
         """The cases of the stack that must be timed, in its order, for all that is not settled of it."""

@@ -103,6 +103,10 @@ class Laboratory:
         """Returns how long the latest worker took to start; None before the first."""
         return self._sweep.workers.start_s
 
+    def n_prepared(self) -> int:
+        """Returns how many processes of a proof have been started already."""
+        return self._sweep.workers.n_prepared
+
     def check(self, claims: Sequence[Claim]) -> tuple[NumericsVerdict, ...]:
         """Whether candidates compute what their classes promise. Nothing is timed meanwhile, so that the
         processes start of the proof that follows, and that of the best.

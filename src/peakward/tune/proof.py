@@ -119,10 +119,7 @@ class Proof:
 
     def _ways(self, stack: LeverStack) -> tuple[tuple[LeverStack, int], ...]:
         """The ways to prove the stack, the one that tells most first, each with its number of processes."""
-        settled = (self._ledger.settled(lever.name, *both) for lever, *both in stack.steps)
-        n_below = next((i for i, each in enumerate(settled) if each is None), len(stack.levers))
-        # The lowest step of a base that does not run is kept because it runs.
-        as_one = stack.as_one(max(n_below, self._n_untimed))
+        as_one = self._bench.as_one(stack, self._n_untimed)
         return (stack, N_PROCESSES), (as_one, N_PROCESSES), (as_one, LEAST_PROCESSES)
 
     def _proved(self, stack: LeverStack) -> ProvedStack:

@@ -154,15 +154,20 @@ class Search:
     ) -> LeverStack:
         while True:
             stack = self._climb(start, levers, most, base_runs=base_runs)
-            self._bench.checked(stack.claims)
-            wrong = next(
-                (lever for lever, below, _ in stack.steps if not self._bench.holds(lever, below)),
-                None,
-            )
+            in_time = self._ledger.allows(self._bench.proof_s(stack))
+            wrong = self._wrong_in(stack if in_time else self._bench.as_one(stack))
             if wrong is None:
                 return stack
             self._wrong.add(wrong.name)
             self._tried.clear()
+
+    def _wrong_in(self, stack: LeverStack) -> Lever | None:
+        """The lowest lever whose numbers do not hold; levers that are one step are taken apart for that."""
+        self._bench.checked(stack.claims)
+        for lever, below, _ in stack.steps:
+            if not self._bench.holds(lever, below):
+                return lever if stack == stack.apart else self._wrong_in(stack.apart)
+        return None
 
     def alone(self, base: LeverCase, levers: Sequence[Lever]) -> None:
         """Screen on the base what was not yet, as far as there is time to confirm it, and note what cannot
@@ -185,8 +190,11 @@ class Search:
         self, stack: LeverStack, levers: Sequence[Lever], most: float, *, base_runs: bool
     ) -> LeverStack:
         """Screens on top of the stack, and goes on from there, whichever lever is expected to gain most for
-        its time, until none is left that is expected to leave less than `most` of the step."""
+        its time, until none is left that is expected to leave less than `most` of the step; until one gained,
+        where there is time for the fewest processes alone."""
         while (lever := self._next(stack, levers, most, base_runs=base_runs)) is not None:
+            if stack.levers and self._n_processes < N_PROCESSES:
+                break
             self._tried.add((lever.name, stack.top))
             trial = self._on_top(lever, stack)
             if trial is not None and (rescues(trial) or promising(trial)):
@@ -299,7 +307,7 @@ class Search:
         if known is not None:
             return known
         higher = stack.in_place(lever)
-        then_s = self._bench.proof_s(higher, self._n_processes)
+        then_s = self._bench.proof_s(self._bench.as_one(higher), self._n_processes)
         return self._screened(lever, base, stack, then_s=then_s)
 
     def _screened(

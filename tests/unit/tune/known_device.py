@@ -17,6 +17,7 @@ class Device:
     profiles_apart = True
     start_s = None
     n_at_once = 1
+    n_prepared = 0
 
     def __init__(self, studies, step_s):
         self.studies, self.step_s = studies, step_s

@@ -127,6 +127,10 @@ class Lab(Device):
     def start_s(self):
         return self.subject.start_s
 
+    @property
+    def n_prepared(self):
+        return len(self.spares)
+
     def step_of(self, case):
         subject, settings = self.subject, case.configuration.settings
         step_s = subject.step_s[settings["precision"]]

@@ -21,6 +21,9 @@ class Starting:
     def seen_s(self, case):
         return 2.0
 
+    def n_prepared(self):
+        return 0
+
 
 @pytest.mark.parametrize(("seen_s", "reckoned_s"), [(None, 1.0), (14.0, 14.0), (0.0, 0.0)])
 def test_a_proof_is_reckoned_by_the_latest_start(seen_s, reckoned_s):

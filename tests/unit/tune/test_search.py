@@ -15,6 +15,7 @@ from peakward.records.measurement import (
     Validity,
 )
 from peakward.tune import trials
+from peakward.tune.costs import LEAST_PROCESSES
 from peakward.tune.search import bounds_of
 from peakward.tune.trials import promising, rescues
 
@@ -314,17 +315,22 @@ def test_a_lever_that_the_base_already_has_is_not_tried():
 
 
 def test_what_it_screens_leaves_the_time_to_check_and_to_prove_the_ladder():
-    """Screening takes 1.5 s, a check of n levers n + 3 s, during which a process starts in 1 s, and their
-    proof in three processes 3 (n + 2) s."""
-    enough_s = {1: 1.5 + 3.0 + 9.0, 2: 1.5 + 4.0 + 12.0}
-    found, names = composed(World(two_bottlenecks), "bf16", "cuda-graphs", total_s=enough_s[1] - 1)
+    """Screening takes 1.5 s, a check 4 s, during which a process starts in 1 s, and the proof of all that
+    gained as one step 9 s in three processes."""
+    enough_s = 1.5 + 3.0 + 9.0
+    found, names = composed(World(two_bottlenecks), "bf16", "cuda-graphs", total_s=enough_s - 1)
     assert (found.trials, names) == ([], [])
     assert found.skipped == ["screening bf16, cuda-graphs"]
-    found, names = composed(World(two_bottlenecks), "bf16", "cuda-graphs", total_s=enough_s[2] - 1)
-    assert names == ["bf16"]
-    assert found.skipped == ["screening cuda-graphs on bf16"]
-    _, names = composed(World(two_bottlenecks), "bf16", "cuda-graphs", total_s=enough_s[2])
+    _, names = composed(World(two_bottlenecks), "bf16", "cuda-graphs", total_s=enough_s)
     assert names == ["bf16", "cuda-graphs"]
+
+
+def test_with_time_for_the_fewest_processes_alone_what_gains_first_is_proved():
+    found = Investigated(World(two_bottlenecks))
+    stack = found.search.compose(
+        BASE, levers("bf16", "cuda-graphs"), base_runs=True, n_processes=LEAST_PROCESSES
+    )
+    assert [each.name for each in stack.levers] == ["bf16"]
 
 
 SCREENED_BASE = ModelCase(model=SHAPE, workload=Workload(batch_size=2, seq_len=16), device="cpu")

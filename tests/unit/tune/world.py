@@ -89,6 +89,9 @@ class World:
     def start_s(self):
         return None
 
+    def n_prepared(self):
+        return 0
+
     def confirm(self, cases, comparisons, *, affords_more):
         self.proofs.append([name_of(case) for case in cases])
         self.now_s += 3 * (1.0 + len(cases))

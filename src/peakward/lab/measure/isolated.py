@@ -148,6 +148,11 @@ class Workers:
         """How many workers may start at the same time: with half of the cores each takes as long as alone."""
         return max(1, len(proc.cores()) // 2)
 
+    @property
+    def n_prepared(self) -> int:
+        """How many processes are there, or on their way, for the next times that a new worker is needed."""
+        return len(self._spares)
+
     def prepare(self, n: int) -> None:
         """Starts processes at once for the next `n` times that a new worker is needed, and does not wait for
         them: `turns` does, so that no import disturbs what is timed there.
