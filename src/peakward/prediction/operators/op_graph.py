@@ -23,6 +23,7 @@ from peakward.prediction.operators.block import SavedBlock
 from peakward.prediction.operators.compiled import block as compiled_block
 from peakward.prediction.operators.compiled import readout as compiled_readout
 from peakward.prediction.operators.compiled.coverage import expect_covered
+from peakward.prediction.operators.compiled.kernels import Kernels
 from peakward.prediction.operators.plan import Plan, plan
 from peakward.prediction.operators.readout import SavedLoss
 from peakward.prediction.operators.tape import FLOAT, INT, Tape, tensor
@@ -64,11 +65,28 @@ def _readout_backward(tape: Tape, plan: Plan, saved: SavedLoss) -> None:
 
 
 _EAGER = _Parts(_block, _block_backward, _readout, _readout_backward)
+
+
+def _compiled_block(tape: Tape, plan: Plan) -> Any:
+    return compiled_block.forward(Kernels(tape), plan, Value(plan.hidden))[0]
+
+
+def _compiled_block_backward(tape: Tape, plan: Plan, saved: Any) -> None:
+    compiled_block.backward(Kernels(tape), plan, saved, Value(plan.hidden))
+
+
+def _compiled_readout(tape: Tape, plan: Plan) -> Any:
+    on, x = Kernels(tape), Value(plan.hidden)
+    run = compiled_readout.loss if plan.differentiated else compiled_readout.logits
+    return run(on, plan, x)
+
+
+def _compiled_readout_backward(tape: Tape, plan: Plan, saved: Any) -> None:
+    compiled_readout.backward(Kernels(tape), plan, saved)
+
+
 _COMPILED = _Parts(
-    compiled_block.forward,
-    lambda tape, plan, _: compiled_block.backward(tape, plan),
-    compiled_readout.forward,
-    lambda tape, plan, _: compiled_readout.backward(tape, plan),
+    _compiled_block, _compiled_block_backward, _compiled_readout, _compiled_readout_backward
 )
 
 

@@ -8,11 +8,9 @@ a new one of torch's allocator. What no kernel needs any more goes back at once,
 reused. Results of operators that allocate by themselves are new each time.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from peakward.prediction.memory.timeline import Category, Timeline
-from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
 
 TUNING_BYTES = 60 * 2**20
@@ -55,21 +53,13 @@ class Graph:
     def fused(
         self,
         *reads: Buffer,
-        writes: Operand,
+        writes: tuple[Operand, ...],
         over: Buffer | None = None,
         category: Category = "temporaries",
-    ) -> Buffer:
-        """A kernel of Inductor's with one result; `over` is the input that it may be written over."""
-        made = Buffer(writes)
-        self._kernels.append(_Kernel("fused", reads, (made,), over, category))
-        return made
-
-    def fused_several(
-        self, *reads: Buffer, writes: tuple[Operand, ...], over: Buffer | None = None
     ) -> tuple[Buffer, ...]:
-        """A kernel of Inductor's with several results, the first of which may be written over `over`."""
+        """A kernel of Inductor's, whose first result may be written over `over`."""
         made = tuple(map(Buffer, writes))
-        self._kernels.append(_Kernel("fused", reads, made, over))
+        self._kernels.append(_Kernel("fused", reads, made, over, category))
         return made
 
     def product(
@@ -110,48 +100,6 @@ class Graph:
                 each.tensor = tensor
             if tuning and kernel.kind == "fused":
                 line.op(TUNING_BYTES, *(each.place for each in (*kernel.reads, *kernel.writes)))
-
-
-class GraphWriter(Writer):
-    """Writes operators of Peakward's own into a graph: compiled code calls them as they are."""
-
-    def __init__(self, graph: Graph) -> None:
-        super().__init__()
-        self._graph = graph
-        self._buffers: list[Buffer] = []
-        self.gradients: list[Buffer] = []
-        """Gradients of the parameters, in their order."""
-
-    def value(self, buffer: Buffer, operand: Operand) -> Value:
-        """A buffer as an operator reads it."""
-        self._buffers.append(buffer)
-        return Value(operand, len(self._buffers) - 1)
-
-    def buffer(self, value: Value) -> Buffer:
-        """The buffer that a value lies in."""
-        return self._buffers[value.there]
-
-    def call(
-        self,
-        name: str,
-        inputs: Iterable[Value],
-        outputs: Sequence[Operand],
-        *,
-        scratch: Iterable[int] = (),
-        parameters: Sequence[Operand] = (),
-        **_of_time: Any,
-    ) -> tuple[Value, ...]:
-        """One operator; what has no bytes is not allocated."""
-        del name
-        reads = [self.buffer(each) for each in inputs if each.place is not None]
-        results = (*outputs, *parameters)
-        writes = tuple(each for each in results if each.n_bytes)
-        buffers = self._graph.operator(*reads, writes=writes, scratch=tuple(scratch))
-        self.gradients += buffers[len(buffers) - len(parameters) :]
-        made = iter(buffers)
-        return tuple(
-            [self.value(next(made), each) if each.n_bytes else Value(each) for each in results]
-        )
 
 
 class _Planner:

@@ -1,37 +1,52 @@
 """A linear layer in compiled code: torch's own products, and the casts that autocast asks for."""
 
+from typing import NamedTuple
+
+from peakward.prediction.memory.timeline import Category
+from peakward.prediction.operators.compiled.kernels import Kernels
 from peakward.prediction.operators.linear import Linear, rows
-from peakward.prediction.operators.tape import Tape, of_type, tensor, transposed
+from peakward.prediction.operators.tape import of_type, tensor, transposed
 from peakward.prediction.operators.writer import Value
-from peakward.records.op_graph import Operand
 
 
-def forward(tape: Tape, layer: Linear, x: Operand) -> Operand:
+class SavedLinear(NamedTuple):
+    """Operands of the backward pass's products: the input, and the weight, kept where it was cast."""
+
+    layer: Linear
+    x: Value
+    weight: Value
+
+
+def forward(
+    on: Kernels, layer: Linear, x: Value, *, category: Category = "temporaries"
+) -> tuple[SavedLinear, Value]:
     """x (…, n_in), already in the compute type → (…, n_out) in it."""
-    with tape.module(layer.module):
-        weight = cast(tape, layer.weight, layer.compute)
-        tape.product("mm", _rows(x), transposed(weight))
-    return tensor(layer.compute, *x.shape[:-1], layer.n_out)
+    with on.module(layer.module):
+        weight = on.narrowed(Value(layer.weight), layer.compute, category="weight_casts")
+        by_row = weight.viewed(transposed(weight.operand))
+        y = on.product("mm", rows(x), by_row, category=category)
+    y = y.viewed(tensor(layer.compute, *x.operand.shape[:-1], layer.n_out))
+    return SavedLinear(layer, x, weight), y
 
 
-def backward(tape: Tape, layer: Linear, gradient: Operand) -> Operand:
-    """Gradient of y (…, n_out) → of x (…, n_in), both in the compute type; also of the weight, in
-    the type that it is kept in. The cast weight is kept from the forward pass."""
-    flat = _rows(gradient)
-    x = tensor(layer.compute, *gradient.shape[:-1], layer.n_in)
-    with tape.module(layer.module):
-        cast(tape, tape.product("mm", transposed(flat), _rows(x)), layer.stored)
-        tape.product("mm", flat, of_type(layer.weight, layer.compute))
-    return x
+def of_input(on: Kernels, saved: SavedLinear, gradient: Value) -> Value:
+    """Gradient of y (…, n_out) → of x (…, n_in), both in the compute type."""
+    layer = saved.layer
+    weight = saved.weight.viewed(of_type(layer.weight, layer.compute))
+    with on.module(layer.module):
+        x = on.product("mm", rows(gradient), weight)
+    return x.viewed(tensor(layer.compute, *gradient.operand.shape[:-1], layer.n_in))
 
 
-def cast(tape: Tape, x: Operand, dtype: str) -> Operand:
-    """x in that type, by a kernel of its own where it is of another."""
-    result = of_type(x, dtype)
-    if result != x:
-        tape.fused("pointwise", ("_to_copy",), (x,), (result,))
-    return result
+def of_weight(on: Kernels, saved: SavedLinear, gradient: Value) -> Value:
+    """Gradient of y (…, n_out) → of the weight, in the compute type."""
+    flat = rows(gradient)
+    across = flat.viewed(transposed(flat.operand))
+    with on.module(saved.layer.module):
+        return on.product("mm", across, rows(saved.x))
 
 
-def _rows(x: Operand) -> Operand:
-    return rows(Value(x)).operand
+def widened(on: Kernels, saved: SavedLinear, gradient: Value) -> Value:
+    """The weight's gradient in the type that the weight is kept in."""
+    with on.module(saved.layer.module):
+        return on.narrowed(gradient, saved.layer.stored)

@@ -6,9 +6,10 @@ The residual stream is written once a block: what attention adds to it stays a s
 
 from typing import NamedTuple
 
-from peakward.prediction.operators.compiled.linear import cast
+from peakward.prediction.operators.compiled.kernels import Kernels
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import FLOAT, Tape, of_type, tensor
+from peakward.prediction.operators.tape import FLOAT, of_type, tensor
+from peakward.prediction.operators.writer import Value
 from peakward.records.op_graph import Operand
 
 PART_ROWS = 128
@@ -18,81 +19,117 @@ MIXED_PART_ROWS = 16
 _MIXED_MIN_ROWS, _MIXED_MIN_ELEMENTS = 4096, 5 * 2**20
 
 
-class Normed(NamedTuple):
-    """A norm of the residual stream: what its gradient and its weight's gradient are made from."""
+class SavedNorm(NamedTuple):
+    """The input as the tensors that it is the sum of, and the statistics of each position."""
 
-    gradient: Operand
-    """The gradient of its result."""
-    added: tuple[Operand, ...] = ()
+    x: Value
+    """The residual stream; of a lever's norm the sum."""
+    added: tuple[Value, ...]
     """To the stream before it, without being stored."""
+    statistics: Value
+    made: tuple[Value, ...] = ()
+    """The input's tensors that the graph made; its caller has the stream before a block."""
 
 
-def forward(tape: Tape, plan: Plan, *added: Operand) -> Operand:
+class Normed(NamedTuple):
+    """A norm, and the gradient of what it gave."""
+
+    saved: SavedNorm
+    gradient: Value
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """The values that its gradients are made from, without the stream, which norms in one kernel share."""
+        return (*self.saved.added, self.gradient, self.saved.statistics)
+
+
+class Between(NamedTuple):
+    """The gradient of the stream between the halves of a block."""
+
+    narrow: Value
+    """In the compute type."""
+    wide: Value
+    second: Normed
+
+
+def forward(on: Kernels, plan: Plan, x: Value, *added: Value) -> tuple[SavedNorm, Value]:
     """The residual stream, with what is added to it → normalised, in the compute type."""
-    y = of_type(plan.hidden, plan.compute)
-    kept = (statistics(plan),) if plan.differentiated else ()
+    y, reads = of_type(plan.hidden, plan.compute), (x, *added, Value(weight(plan)))
     names = _names("_fused_rms_norm", plan, added=bool(added))
-    tape.fused("inner_reduction", names, (plan.hidden, *added, weight(plan)), (y, *kept))
-    return y
+    kept = (statistics(plan),) if plan.differentiated else ()
+    *figures, normed = on.fused("inner_reduction", names, reads, (*kept, y))
+    return SavedNorm(x, added, figures[0] if figures else normed, added), normed
 
 
-def behind(tape: Tape, plan: Plan, attended: Operand, added: Operand) -> None:
+def behind(on: Kernels, plan: Plan, x: Value, second: SavedNorm, added: Value) -> Value:
     """The stream with what both halves of a block add to it."""
-    tape.fused("pointwise", ("add",), (plan.hidden, attended, added), (plan.hidden,))
+    terms = (x, *second.added, added)
+    return on.fused("pointwise", ("add",), terms, (plan.hidden,), over=added)[0]
 
 
-def between(tape: Tape, plan: Plan) -> None:
-    """Gradient of what a block's second norm gave → of the stream before it, in its own type and in the
-    compute type; its weight's is left to `before`."""
-    _, second = _both(plan)
-    narrowed = plan.stored != plan.compute
-    backward(tape, plan, second, plan.hidden, narrowed=narrowed, summed=())
+def between(on: Kernels, plan: Plan, saved: SavedNorm, gradient: Value, past: Value) -> Between:
+    """Gradient of what a block's second norm gave, and the one that went past it → of the stream before it,
+    in its own type and in the compute type; its weight's is left to `before`."""
+    second = Normed(saved, gradient)
+    results = tuple(dict.fromkeys((plan.hidden, of_type(plan.hidden, plan.compute))))
+    wide, *narrow = _into_stream(on, plan, second, results, past)
+    return Between(narrow[0] if narrow else wide, wide, second)
 
 
-def before(tape: Tape, plan: Plan) -> None:
+def before(
+    on: Kernels, plan: Plan, saved: SavedNorm, gradient: Value, past: Between
+) -> tuple[Value, list[Value]]:
     """Gradient of what a block's first norm gave → of the block's input, and of both norms' weights."""
-    first, second = _both(plan)
-    mixed = mixes(plan)
-    if not mixed:
-        sum_parts(tape, plan, first, second)
-    backward(
-        tape, plan, first, plan.hidden, narrowed=False, summed=(first, second) if mixed else ()
-    )
-    for _ in (first, second):
-        finish(tape, plan, added=True)
+    first = Normed(saved, gradient)
+    if mixes(plan):
+        x, *parts = _mixed(on, plan, first, past.second, past=past.wide)
+    else:
+        parts = _sum_parts(on, plan, first, past.second)
+        (x,) = _into_stream(on, plan, first, (plan.hidden,), past.wide, over=past.wide)
+    return x, [_finished(on, plan, each, added=True) for each in parts]
 
 
-def last(tape: Tape, plan: Plan) -> None:
+def last(on: Kernels, plan: Plan, saved: SavedNorm, gradient: Value) -> tuple[Value, Value]:
     """Gradient of what the final norm gave → of the stream before it, and of the weight."""
-    norm, _ = _both(plan)
-    summed = (norm,) if mixes(plan) else ()
-    backward(tape, plan, norm, narrowed=False, summed=summed)
-    if not summed:
-        sum_parts(tape, plan, norm)
-    finish(tape, plan, added=False)
+    norm = Normed(saved, gradient)
+    if mixes(plan):
+        x, parts = _mixed(on, plan, norm)
+    else:
+        (x,) = _into_stream(on, plan, norm, (plan.hidden,))
+        (parts,) = _sum_parts(on, plan, norm)
+    return x, _finished(on, plan, parts, added=False)
 
 
-def backward(
-    tape: Tape, plan: Plan, norm: Normed, *past: Operand, narrowed: bool, summed: tuple[Normed, ...]
-) -> None:
-    """Gradient of what the norm gave → of the residual stream.
+def _into_stream(
+    on: Kernels,
+    plan: Plan,
+    norm: Normed,
+    results: tuple[Operand, ...],
+    *past: Value,
+    over: Value | None = None,
+) -> tuple[Value, ...]:
+    """Gradient of what the norm gave, with the one that went past it, if one did → of the residual stream."""
+    names, reads = _backward_names(plan, added=bool(past)), (norm.saved.x, *norm.reads)
+    reads = (*reads, Value(weight(plan)), *past)
+    return on.fused("inner_reduction", names, reads, results, over=over)
 
-    Args:
-        tape: to write on.
-        plan: of the case.
-        norm: the norm.
-        past: the gradient that went past it, if one did.
-        narrowed: whether the result is given in the compute type too.
-        summed: norms whose weights' gradients are summed, part by part, in the same kernel.
-    """
-    x = plan.hidden
-    inputs = (*_read(plan, norm), weight(plan), *past)
-    for each in summed:
-        inputs += _read(plan, each) if each is not norm else ()
-    results = (x, of_type(x, plan.compute)) if narrowed else (x,)
-    parts = (partial_sums(plan, MIXED_PART_ROWS),) * len(summed)
-    names = _backward_names(plan, added=bool(past))
-    tape.fused("inner_reduction", names, (x, *inputs), (*results, *parts))
+
+def _mixed(on: Kernels, plan: Plan, *norms: Normed, past: Value | None = None) -> tuple[Value, ...]:
+    """One kernel takes the first norm's gradient along the rows, with what went past it, and for every norm
+    the sums over parts of the rows, all of which lie in one workspace."""
+    first, *others = norms
+    beside = () if past is None else (past,)
+    reads = (first.saved.x, *first.reads, Value(weight(plan)), *beside)
+    reads += tuple([each for norm in others for each in norm.reads])
+    parts = (partial_sums(plan, MIXED_PART_ROWS),) * len(norms)
+    return on.fused(
+        "inner_reduction",
+        _backward_names(plan, added=past is not None),
+        reads,
+        (plan.hidden, *parts),
+        over=past,
+        n_in_workspace=len(parts),
+    )
 
 
 def mixes(plan: Plan) -> bool:
@@ -105,25 +142,21 @@ def mixes(plan: Plan) -> bool:
     return enough and plan.tokens >= max(_MIXED_MIN_ROWS, 2 * d_model)
 
 
-def sum_parts(tape: Tape, plan: Plan, *norms: Normed) -> None:
+def _sum_parts(on: Kernels, plan: Plan, *norms: Normed) -> list[Value]:
     """Sums the gradients of all these weights in one kernel, part by part of the rows."""
-    inputs = [plan.hidden]
-    for each in norms:
-        inputs += _read(plan, each)
-    names = _backward_names(plan, added=any(each.added for each in norms))
+    reads = (norms[0].saved.x, *(each for norm in norms for each in norm.reads))
+    names = _backward_names(plan, added=any(each.saved.added for each in norms))
     parts = (partial_sums(plan, PART_ROWS),) * len(norms)
-    tape.fused("outer_reduction", names, tuple(inputs), parts)
+    return list(on.fused("outer_reduction", names, reads, parts))
 
 
-def finish(tape: Tape, plan: Plan, *, added: bool) -> None:
-    """One weight's gradient from its partial sums."""
+def _finished(on: Kernels, plan: Plan, parts: Value, *, added: bool) -> Value:
+    """One weight's gradient from its partial sums; by torch's own sum where a mixed kernel made them."""
     if mixes(plan):
-        total = tensor(FLOAT, plan.shape.d_model)
-        tape.call("sum", (partial_sums(plan, MIXED_PART_ROWS),), (total,))
-        cast(tape, total, plan.stored)
-        return
+        (total,) = on.call("sum", (parts,), (tensor(FLOAT, plan.shape.d_model),))
+        return on.narrowed(total, plan.stored)
     names = _backward_names(plan, added=added)
-    tape.fused("outer_reduction", names, (partial_sums(plan, PART_ROWS),), (weight(plan),))
+    return on.fused("outer_reduction", names, (parts,), (weight(plan),))[0]
 
 
 def statistics(plan: Plan) -> Operand:
@@ -139,17 +172,6 @@ def weight(plan: Plan) -> Operand:
 def partial_sums(plan: Plan, n_rows: int) -> Operand:
     """One row for each part of so many."""
     return tensor(FLOAT, -(-plan.tokens // n_rows), plan.shape.d_model)
-
-
-def _both(plan: Plan) -> tuple[Normed, Normed]:
-    """A block's first norm and its second, before which attention's result is added."""
-    narrow = of_type(plan.hidden, plan.compute)
-    return Normed(narrow), Normed(narrow, added=(narrow,))
-
-
-def _read(plan: Plan, norm: Normed) -> tuple[Operand, ...]:
-    """Beside the stream, which several norms in one kernel share."""
-    return (*norm.added, norm.gradient, statistics(plan))
 
 
 def _backward_names(plan: Plan, *, added: bool) -> tuple[str, ...]:

@@ -1,66 +1,123 @@
-"""Final norm, head and mean cross-entropy in compiled code."""
+"""Final norm, head and mean cross-entropy in compiled code: the logits' gradient is written over them."""
 
+from typing import NamedTuple
+
+from peakward.prediction.memory.linear_loss import saved_operands, scratch, scratch_backward
 from peakward.prediction.operators import linear_loss
 from peakward.prediction.operators.compiled import linear
+from peakward.prediction.operators.compiled.kernels import Kernels
+from peakward.prediction.operators.compiled.linear import SavedLinear
+from peakward.prediction.operators.compiled.norms import SavedNorm
 from peakward.prediction.operators.compiled.stream import stream
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.readout import head
-from peakward.prediction.operators.tape import FLOAT, INT, Tape, tensor
+from peakward.prediction.operators.tape import FLOAT, INT, of_type, tensor
+from peakward.prediction.operators.writer import Value
 from peakward.records.op_graph import Operand
 
 _SCALAR = tensor(FLOAT)
 
 
-def forward(tape: Tape, plan: Plan) -> None:
-    """The residual stream → the logits in the compute type, or the loss where a backward pass follows."""
-    with tape.module("readout.norm"):
-        normed = stream(plan).forward(tape, plan)
-    if not plan.loss_has_head:
-        linear.forward(tape, head(plan), normed)
-    if plan.differentiated:
-        _loss(tape, plan)
+class SavedReadout(NamedTuple):
+    """The values that the forward graph returns beside the loss."""
+
+    norm: SavedNorm
+    head: SavedLinear | None
+    """None of a loss with the output layer in it."""
+    rows: tuple[Value, ...]
+    """The logits and of each row a maximum and a sum; of a loss with the output layer in it what it keeps."""
+
+    @property
+    def kept(self) -> tuple[Value, ...]:
+        """All of it but the residual stream, which its caller has."""
+        head = () if self.head is None else (self.head.x, self.head.weight)
+        return (self.norm.statistics, *head, *self.rows)
 
 
-def _loss(tape: Tape, plan: Plan) -> None:
-    """The logits → the mean cross-entropy, which eager code divides by the number of micro-batches."""
+def logits(on: Kernels, plan: Plan, x: Value) -> Value:
+    """The residual stream → logits in the compute type."""
+    with on.module("readout.norm"):
+        _, normed = stream(plan).forward(on, plan, x)
+    return linear.forward(on, head(plan), normed, category="logits")[1]
+
+
+def loss(on: Kernels, plan: Plan, x: Value) -> SavedReadout:
+    """The residual stream → the mean cross-entropy, which eager code divides by the number of
+    micro-batches."""
+    with on.module("readout.norm"):
+        norm, normed = stream(plan).forward(on, plan, x)
     if plan.loss_has_head:
-        with tape.module("readout"):
-            linear.cast(tape, head(plan).weight, plan.compute)
-            linear_loss.call(tape, plan)
-        tape.pointwise("div", _SCALAR)
-        return
+        saved = SavedReadout(norm, None, _with_head(on, plan, normed))
+    else:
+        head_, made = linear.forward(on, head(plan), normed, category="logits")
+        saved = SavedReadout(norm, head_, (made, *_over_logits(on, plan, made)))
+    if on.tape is not None:
+        on.tape.pointwise("div", _SCALAR)
+    return saved
+
+
+def backward(on: Kernels, plan: Plan, saved: SavedReadout) -> tuple[Value, tuple[Value, ...]]:
+    """From the loss to the gradient of the residual stream, and of the head and the norm."""
+    if on.tape is not None:
+        on.tape.call("ones_like", (_SCALAR,), (_SCALAR,), bytes_read=0)
+        on.tape.pointwise("div", _SCALAR)
+    if saved.head is None:
+        gradient, of_head = _with_head_backward(on, plan, saved.rows)
+    else:
+        of_logits = _into_logits(on, plan, saved.rows)
+        narrow = linear.of_weight(on, saved.head, of_logits)
+        gradient = linear.of_input(on, saved.head, of_logits)
+        of_head = linear.widened(on, saved.head, narrow)
+    with on.module("readout.norm"):
+        x, weight = stream(plan).last(on, plan, saved.norm, gradient)
+    return x, (of_head, weight)
+
+
+def _over_logits(on: Kernels, plan: Plan, made: Value) -> tuple[Value, ...]:
+    """The logits → the largest of each row and the sum of its exponentials."""
     row, targets = _row(plan), _targets(plan)
-    with tape.module("readout"):
+    with on.module("readout"):
         names = ("_log_softmax", *_casts(plan))
-        tape.fused("inner_reduction", names, (_logits(plan),), (row, row))
-        inputs = (targets, _logits(plan), row, row)
-        read = targets.n_bytes + _target_bytes(plan) + 2 * row.n_bytes
-        names = (*names, "nll_loss_forward")
-        tape.fused("inner_reduction", names, inputs, (_SCALAR, _SCALAR), bytes_read=read)
-    tape.pointwise("div", _SCALAR)
+        rows = on.fused("inner_reduction", names, (made,), (row, row))
+        if on.tape is not None:  # Its results are scalars, and no tensors in memory.
+            inputs = (targets, _logits(plan), row, row)
+            read = targets.n_bytes + _target_bytes(plan) + 2 * row.n_bytes
+            names = (*names, "nll_loss_forward")
+            on.tape.fused("inner_reduction", names, inputs, (_SCALAR, _SCALAR), bytes_read=read)
+    return rows
 
 
-def backward(tape: Tape, plan: Plan) -> None:
-    """From the loss to the gradient of the residual stream; also of the parameters."""
-    tape.call("ones_like", (_SCALAR,), (_SCALAR,), bytes_read=0)
-    tape.pointwise("div", _SCALAR)
-    _until_normed(tape, plan)
-    with tape.module("readout.norm"):
-        stream(plan).last(tape, plan)
+def _into_logits(on: Kernels, plan: Plan, saved: tuple[Value, ...]) -> Value:
+    """The logits and their rows' figures → the logits' gradient."""
+    made, *rows = saved
+    names = ("_log_softmax", "_log_softmax_backward_data", "nll_loss_backward", *_casts(plan))
+    scalar = Value(_SCALAR)
+    reads = (Value(_targets(plan)), scalar, scalar, made, *rows)
+    with on.module("readout"):
+        return on.fused(
+            "inner_reduction", names, reads, (_logits(plan),), over=made, category="logits"
+        )[0]
 
 
-def _until_normed(tape: Tape, plan: Plan) -> None:
-    """From the loss's gradient to that of the normalised stream, in the compute type; also of the weight."""
-    with tape.module("readout"):
-        if plan.loss_has_head:
-            _, weight = linear_loss.call_backward(tape, plan)
-            linear.cast(tape, weight, plan.stored)
-            return
-        row = _row(plan)
-        names = ("_log_softmax", "_log_softmax_backward_data", "nll_loss_backward")
-        inputs = (_targets(plan), _SCALAR, _SCALAR, _logits(plan), row, row)
-        tape.fused("inner_reduction", (*names, *_casts(plan)), inputs, (_logits(plan),))
-    linear.backward(tape, head(plan), _logits(plan))
+def _with_head(on: Kernels, plan: Plan, normed: Value) -> tuple[Value, ...]:
+    """The normalised stream, in the compute type → what the loss with the output layer in it keeps."""
+    with on.module("readout"):
+        weight = on.narrowed(Value(head(plan).weight), plan.compute, category="weight_casts")
+        if on.tape is not None:
+            linear_loss.call(on.tape, plan)
+    given = (normed, weight) if plan.stored != plan.compute else (normed,)
+    made = on.for_memory(given, linear_loss.kept(plan), scratch=scratch(plan))
+    return *saved_operands(plan, *given), *made
+
+
+def _with_head_backward(on: Kernels, plan: Plan, saved: tuple[Value, ...]) -> tuple[Value, Value]:
+    """The gradients of the normalised stream, in the compute type, and of the weight, in its own."""
+    with on.module("readout"):
+        if on.tape is not None:
+            linear_loss.call_backward(on.tape, plan)
+        found = linear_loss.operands(plan)
+        x, weight = on.for_memory(saved, found, scratch=scratch_backward(plan))
+        return x.viewed(of_type(plan.hidden, plan.compute)), on.narrowed(weight, plan.stored)
 
 
 def _casts(plan: Plan) -> tuple[str, ...]:

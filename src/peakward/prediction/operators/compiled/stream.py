@@ -1,22 +1,23 @@
 """Whose norm stands between the residual stream and the products of compiled code."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from peakward.prediction.operators.compiled import norms, own_norms
+from peakward.prediction.operators.compiled.kernels import Kernels
+from peakward.prediction.operators.compiled.norms import SavedNorm
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import Tape
-from peakward.records.op_graph import Operand
+from peakward.prediction.operators.writer import Value
 
 
 class Stream(NamedTuple):
-    """The functions of `norms`, or those of `own_norms`."""
+    """The functions of `norms`, or those of `own_norms`; what `between` gives is for `before` to read."""
 
-    forward: Callable[..., Operand]
-    behind: Callable[[Tape, Plan, Operand, Operand], None]
-    between: Callable[[Tape, Plan], None]
-    before: Callable[[Tape, Plan], None]
-    last: Callable[[Tape, Plan], None]
+    forward: Callable[..., tuple[SavedNorm, Value]]
+    behind: Callable[[Kernels, Plan, Value, SavedNorm, Value], Value]
+    between: Callable[[Kernels, Plan, SavedNorm, Value, Value], Any]
+    before: Callable[[Kernels, Plan, SavedNorm, Value, Any], tuple[Value, list[Value]]]
+    last: Callable[[Kernels, Plan, SavedNorm, Value], tuple[Value, Value]]
 
 
 _TORCH = Stream(norms.forward, norms.behind, norms.between, norms.before, norms.last)

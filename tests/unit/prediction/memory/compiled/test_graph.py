@@ -14,20 +14,25 @@ def run(graph, *results, tuning=False):
     return line.lifetimes().tensors()
 
 
+def fused(graph, *reads, writes, over=None):
+    (made,) = graph.fused(*reads, writes=(writes,), over=over)
+    return made
+
+
 def test_what_was_freed_by_the_kernel_before_is_written_to():
     graph = Graph()
-    first = graph.fused(writes=ROW)
+    first = fused(graph, writes=ROW)
     second = graph.product(first, writes=WIDE)
-    third = graph.fused(second, writes=ROW)
+    third = fused(graph, second, writes=ROW)
     assert [each.n_bytes for each in run(graph, third)] == [400, 4000]
     assert third.tensor == first.tensor
 
 
 def test_another_type_gets_a_buffer_of_its_own():
     graph = Graph()
-    first = graph.fused(writes=ROW)
-    second = graph.fused(first, writes=WIDE)
-    third = graph.fused(second, writes=tensor(BFLOAT, 200))
+    first = fused(graph, writes=ROW)
+    second = fused(graph, first, writes=WIDE)
+    third = fused(graph, second, writes=tensor(BFLOAT, 200))
     assert [each.n_bytes for each in run(graph, third)] == [400, 4000, 400]
 
 
@@ -35,10 +40,10 @@ def is_kept(n_later):
     """Whether a row that dies is kept for a later one while a wide tensor is there, in a graph that
     holds so many elements more at its end."""
     graph = Graph()
-    row = graph.fused(writes=ROW)
+    row = fused(graph, writes=ROW)
     wide = graph.product(row, writes=WIDE)
-    narrow = graph.fused(wide, writes=tensor(FLOAT, 1))
-    later = graph.fused(narrow, writes=ROW)
+    narrow = fused(graph, wide, writes=tensor(FLOAT, 1))
+    later = fused(graph, narrow, writes=ROW)
     last = graph.product(later, writes=tensor(FLOAT, n_later))
     run(graph, last)
     return row.tensor == later.tensor
@@ -51,10 +56,10 @@ def test_a_buffer_is_kept_where_the_peak_is_none_the_higher():
 
 def test_results_are_never_written_over():
     graph = Graph()
-    first = graph.fused(writes=ROW)
-    second = graph.fused(first, writes=ROW)
-    third = graph.fused(second, writes=ROW)
-    last = graph.fused(third, writes=ROW)
+    first = fused(graph, writes=ROW)
+    second = fused(graph, first, writes=ROW)
+    third = fused(graph, second, writes=ROW)
+    last = fused(graph, third, writes=ROW)
     assert len(run(graph, first, last)) == 3
     assert last.tensor == second.tensor
 
@@ -63,9 +68,9 @@ def test_over_an_input_that_nobody_needs_any_more():
     line = Timeline()
     graph = Graph()
     logits = Buffer(WIDE, line.op(WIDE.n_bytes))
-    gradient = graph.fused(logits, writes=WIDE, over=logits)
+    gradient = fused(graph, logits, writes=WIDE, over=logits)
     needed = Buffer(WIDE, line.op(WIDE.n_bytes))
-    other = graph.fused(needed, writes=WIDE, over=needed)
+    other = fused(graph, needed, writes=WIDE, over=needed)
     graph.product(needed, gradient, writes=ROW)
     graph.run(line, other, tuning=False)
     assert gradient.tensor == logits.tensor
@@ -74,10 +79,10 @@ def test_over_an_input_that_nobody_needs_any_more():
 
 def test_an_operator_of_torch_s_allocates_and_gives_back_by_itself():
     graph = Graph()
-    first = graph.fused(writes=ROW)
-    middle = graph.fused(first, writes=WIDE)
+    first = fused(graph, writes=ROW)
+    middle = fused(graph, first, writes=WIDE)
     (result,) = graph.operator(middle, writes=(ROW,), scratch=(64,))
-    last = graph.fused(result, writes=ROW)
+    last = fused(graph, result, writes=ROW)
     found = run(graph, last)
     assert [each.n_bytes for each in found] == [400, 4000, 400, 64, 400]
     assert result.tensor not in (first.tensor, last.tensor)
@@ -87,7 +92,7 @@ def test_an_operator_of_torch_s_allocates_and_gives_back_by_itself():
 
 def test_kernels_that_are_launched_for_the_first_time_are_tuned_and_products_are_not():
     graph = Graph()
-    first = graph.fused(writes=ROW)
+    first = fused(graph, writes=ROW)
     last = graph.product(first, writes=WIDE)
     found = run(graph, last, tuning=True)
     assert [each.n_bytes for each in found] == [400, TUNING_BYTES, 4000]

@@ -4,10 +4,12 @@ import msgspec
 import pytest
 
 from peakward.models.presets import model
-from peakward.prediction.memory.compiled import block, readout
+from peakward.prediction.memory.compiled.graph import Graph
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.memory.plan import planned
-from peakward.prediction.memory.timeline import Timeline
+from peakward.prediction.operators.compiled import block, readout
+from peakward.prediction.operators.compiled.block import SavedBlock
+from peakward.prediction.operators.compiled.kernels import Kernels
 from peakward.records.case import Configuration, ModelCase, Workload
 
 ALL = {"norm": "fused", "rope": "fused", "swiglu": "fused", "attention": "flash"}
@@ -28,11 +30,15 @@ def case(precision, pass_="train_step", **configuration):
 
 def kept(made):
     """Bytes that the backward pass of one block is given, its input apart."""
-    line, plan = Timeline(), planned(made)
-    x = line.op(plan.hidden.n_bytes)
-    saved, _ = block.forward(line, plan, x, tuning=False)
-    tensors = line.lifetimes().tensors()
-    return sum(tensors[each].n_bytes for each in {each.place for each in saved.buffers})
+    return held(block.forward, made)
+
+
+def held(part, made):
+    """Bytes that a part of the forward pass returns for the backward pass."""
+    plan, on = planned(made), Kernels(graph=Graph())
+    found = part(on, plan, on.given(plan.hidden))
+    saved = found[0] if isinstance(found[0], SavedBlock) else found
+    return sum(each.n_bytes for each in set(on.buffers(*saved.kept)))
 
 
 def test_what_a_block_keeps_in_bf16():
@@ -58,11 +64,7 @@ def test_what_a_readout_keeps():
     """The normalised stream and its figure a row, the logits, and of each of their rows a maximum and a
     sum."""
     made = case("bf16", norm="torch")
-    line, plan = Timeline(), planned(made)
-    saved = readout.loss(line, plan, line.op(plan.hidden.n_bytes), tuning=False)
-    tensors = line.lifetimes().tensors()
-    held = sum(tensors[each].n_bytes for each in {each.place for each in saved.buffers})
-    assert held == TOKENS * (2 * D + 4 + 2 * made.model.vocab_size + 4 + 4)
+    assert held(readout.loss, made) == TOKENS * (2 * D + 4 + 2 * made.model.vocab_size + 4 + 4)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "bf16-mixed", "fp32"])
