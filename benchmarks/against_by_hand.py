@@ -71,6 +71,7 @@ HANDS = {
     ),
     "cpu": (Hand(precision="fp32", scope="eager"), Hand(precision="fp32")),
 }
+NAMED = {each.name: each for device in HANDS.values() for each in device}
 
 
 class TriedHand(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,7 +219,7 @@ def _turn(name: str, arm: Arm, case: ModuleCase, turn_s: float = 0.5) -> float:
     return interleaved.run_turn(name, arm, clock_for(case.device), gpu, turn_s=turn_s).median_s
 
 
-def subject(text: str, n_pairs: int) -> Outcome:
+def subject(text: str, hands: tuple[Hand, ...], n_pairs: int) -> Outcome:
     """One of them: searched, tried by hand, in turns."""
     name, _, rest = text.partition("=")
     source, size, budget = rest.rsplit(",", 2)
@@ -244,7 +245,7 @@ def subject(text: str, n_pairs: int) -> Outcome:
         budget_s=budget_s,
         search_s=search_s,
         complete=study.complete,
-        hands=tuple(tried(case, each) for each in HANDS[case.device]),
+        hands=tuple(tried(case, each) for each in hands or HANDS[case.device]),
     )
     ran = [each for each in outcome.hands if each.step_s is not None]
     if not ran:
@@ -301,14 +302,16 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--subject", action="append", required=True, help="NAME=SOURCE,BxS,Ns")
+    parser.add_argument("--hand", action="append", choices=list(NAMED), help="default: all")
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     report = Report(
         environment=probe.environment(probe.default_device()), arguments=tuple(sys.argv[1:])
     )
+    hands = tuple(NAMED[each] for each in options.hand or ())
     for each in options.subject:
-        outcome = subject(each, options.pairs)
+        outcome = subject(each, hands, options.pairs)
         print(line(outcome), flush=True)
         report = msgspec.structs.replace(report, outcomes=(*report.outcomes, outcome))
         if options.out is not None:
