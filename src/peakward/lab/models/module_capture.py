@@ -6,8 +6,7 @@ It records the operators, and when the memory of each tensor comes and goes.
 import hashlib
 import math
 import re
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, get_args
 
@@ -27,14 +26,15 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from peakward.hardware.attention_backend import HOPPER, ComputeCapability
 from peakward.lab.models.cuda_functions import AS_ON_CUDA, AsOnCuda
+from peakward.lab.models.given_module import expect_plain
 from peakward.lab.models.known_values import KnownValues, not_traced
+from peakward.lab.models.lifetimes import LifetimeRecorder
 from peakward.lab.models.op_recorder import OpRecorder
-from peakward.lab.models.operator_work import is_uncounted, tensors
+from peakward.lab.models.operator_work import is_uncounted
 from peakward.records.case import ModulePass
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
-from peakward.records.memory import MemoryPhase
-from peakward.records.op_graph import Held, Lifetime, ModuleCapture, Operator, OpGraph
+from peakward.records.op_graph import ModuleCapture, Operator, OpGraph
 
 _PLAIN = (Tensor, bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 Loss = Callable[[Any], Tensor]
@@ -78,8 +78,9 @@ def capture_module(
         compute_capability: The GPU's; the kernel of attention depends on it.
 
     Raises:
-        PeakwardError: The operators depend on values; there is no loss; the amount of some arithmetic
-        is not known here, as of a convolution; the module runs nothing; or the tokens are not above 0.
+        PeakwardError: The module is compiled or wrapped; the operators depend on values; there is no
+        loss; the amount of some arithmetic is not known here, as of a convolution; the module runs
+        nothing; or the tokens are not above 0.
     """
     asked = _Asked(module, args, dict(kwargs or {}), pass_, loss, autocast, autocast_cache)
     _check(asked)
@@ -125,6 +126,7 @@ def capture_module(
 
 
 def _check(asked: "_Asked") -> None:
+    _expect_eager(asked.module)
     if asked.pass_ not in get_args(ModulePass):
         raise PeakwardError(
             f"expected a pass of {', '.join(get_args(ModulePass))}, got {asked.pass_!r}"
@@ -139,6 +141,20 @@ def _check(asked: "_Asked") -> None:
                 f"expected inputs of tensors and plain values, got {type(each).__name__}: what it "
                 "holds would be taken for constants"
             )
+
+
+def _expect_eager(module: nn.Module) -> None:
+    """Without values compiled code does not run: the module would be captured as if it were eager."""
+    for path, each in module.named_modules():
+        wrapped = isinstance(each, torch._dynamo.eval_frame.OptimizedModule)
+        if wrapped or each._compiled_call_impl is not None:
+            where = path or "the module itself"
+            raise PeakwardError(
+                f"expected a module that runs eagerly, got one that is compiled in {where}: what "
+                "Inductor makes of it is not computed; leave compilation out for the eager step, or "
+                "measure it with `pw.measure_step`"
+            )
+    expect_plain(module)
 
 
 def _check_operators(graph: OpGraph) -> None:
@@ -370,79 +386,3 @@ def _restored(value: Any, held: Any) -> Any:
     elif isinstance(value, list):
         value[:] = held
     return value
-
-
-class LifetimeRecorder(TorchDispatchMode):
-    """Follows every storage that an operator makes, while it is on, to its end.
-
-    A storage that still exists at the end lasts to the end. `claim` says the purposes of tensors. Of
-    the others, those from the forward pass that a backward pass finds are activations, and all else is
-    temporary.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.phases: list[MemoryPhase] = []
-        self._phase: MemoryPhase = "build"
-        self._sizes: list[int] = []
-        self._made: list[int] = []
-        self._gone: dict[int, int] = {}
-        self._held_for: dict[int, Held] = {}
-        self._known: dict[int, int] = {}
-        """The numbers of the existing storages, by address."""
-        self._watched: list[weakref.ref[Any]] = []
-
-    def enter(self, phase: MemoryPhase) -> None:
-        """Begins a phase."""
-        if (self._phase, phase) == ("forward", "backward"):
-            for number in self._known.values():
-                self._held_for.setdefault(number, "activations")
-        self._phase = phase
-
-    def claim(self, held_for: Held, claimed: Iterable[Tensor | None]) -> None:
-        """Gives the memory of these tensors a purpose. A tensor that was not seen being made exists
-        from now on."""
-        for tensor in claimed:
-            if tensor is not None:
-                self._held_for[self._number(tensor)] = held_for
-
-    def lifetimes(self) -> tuple[Lifetime, ...]:
-        """The lifetimes of all storages so far."""
-        end = max(0, len(self.phases) - 1)
-        return tuple(
-            Lifetime(
-                n_bytes=size,
-                held_for=self._held_for.get(number, "temporaries"),
-                made=made,
-                last=max(made, self._gone.get(number, end)),
-            )
-            for number, (size, made) in enumerate(zip(self._sizes, self._made, strict=True))
-        )
-
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.phases.append(self._phase)
-        result = func(*args, **(kwargs or {}))
-        for tensor in tensors(result):
-            self._number(tensor)
-        return result
-
-    def _number(self, tensor: Tensor) -> int:
-        storage = tensor.untyped_storage()
-        address = storage._cdata
-        if address in self._known:
-            return self._known[address]
-        number = len(self._sizes)
-        if not self.phases:
-            self.phases.append(self._phase)
-        self._sizes.append(storage.nbytes())
-        self._made.append(len(self.phases) - 1)
-        self._known[address] = number
-        self._watched.append(weakref.ref(storage, lambda _: self._forget(address, number)))
-        return number
-
-    def _forget(self, address: int, number: int) -> None:
-        if self._known.get(address) == number:
-            del self._known[address]
-        self._gone[number] = len(self.phases) - 1

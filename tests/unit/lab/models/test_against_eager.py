@@ -12,7 +12,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from peakward.lab.models.cuda_functions import AsOnCuda
-from peakward.lab.models.module_capture import LifetimeRecorder, capture_module
+from peakward.lab.models.lifetimes import LifetimeRecorder
+from peakward.lab.models.module_capture import capture_module
 from peakward.lab.models.op_recorder import OpRecorder
 from peakward.records.op_graph import READ_BY_HOST
 

@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.models.decoder import Decoder
-from peakward.lab.models.module_capture import LifetimeRecorder, capture_module
+from peakward.lab.models.lifetimes import LifetimeRecorder
+from peakward.lab.models.module_capture import capture_module
 from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records import codec
@@ -145,6 +146,23 @@ def test_the_module_is_left_as_it_was():
     assert all(torch.equal(before[name], each) for name, each in module.state_dict().items())
     assert all(each.grad is None for each in module.parameters())
     assert not any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
+
+
+def compiled(of):
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    if of == "itself":
+        return torch.compile(module, backend="eager")
+    (module if of == "in place" else module[1]).compile(backend="eager")
+    return module
+
+
+@pytest.mark.parametrize(
+    ("of", "place"),
+    [("itself", "the module itself"), ("in place", "the module itself"), ("a part", "1")],
+)
+def test_a_compiled_module_is_not_predicted_as_an_eager_one(of, place):
+    with pytest.raises(PeakwardError, match=f"runs eagerly, got one that is compiled in {place}: "):
+        capture_module(compiled(of), (torch.randn(2, 4),))
 
 
 def test_size_is_no_obstacle():
