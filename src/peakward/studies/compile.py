@@ -23,19 +23,7 @@ from peakward.studies.claims import Sentence, losses, sources, speeds
 from peakward.studies.engine import Point, Row, Study, View, time_ratio
 from peakward.studies.readings import Planned, compile_report, mean_s, start_s, time
 from peakward.studies.setting import Setting
-from peakward.studies.values import (
-    COMPILED,
-    INTERVAL,
-    PEAK,
-    REASONS,
-    STATUS,
-    TOKENS_PER_S,
-    VERDICT,
-    Value,
-    plot,
-    table,
-    text,
-)
+from peakward.studies.values import Value, plot, table, text
 
 SUBJECTS = ("attention", "forward", "train_step")
 SEQ_LEN = {"small": 128, "corners": 512, "full": 512}
@@ -249,7 +237,7 @@ def graphs(view: View[Cell]) -> Iterator[Conclusion]:
     """Breaks and recompilations, over all cases of fixed, changing and padded lengths."""
     for rows in values.groups(compiled(view), lambda row: row.point.lengths):
         told, behind, counts = Sentence(), sources(rows), []
-        for each in COMPILED:
+        for each in values.COMPILED:
             n = sum(int(each.number(row) or 0) for row in rows)
             counts.append(f"{each.name} {told.count(each.name, n, behind)}")
         n_cases = told.count("compiled cases", len(rows), behind)
@@ -285,8 +273,8 @@ STUDY = Study(
             "Eager against torch.compile",
             (
                 *SUBJECT,
-                STATUS,
-                *INTERVAL,
+                values.STATUS,
+                *values.INTERVAL,
                 Value("speed over eager", "ratio", lambda row: row.speed),
                 Value(
                     "speed over fp32 eager",
@@ -299,8 +287,8 @@ STUDY = Study(
                     lambda row: start_s(row.measurement) if row.point.compiles else None,
                 ),
                 PAYS,
-                PEAK,
-                VERDICT,
+                values.PEAK,
+                values.VERDICT,
             ),
             cells,
             note="Compile time is the warm-up beyond what as many steady steps take, in a process that has "
@@ -308,7 +296,7 @@ STUDY = Study(
         ),
         table(
             "Graphs, breaks and recompilations",
-            (*SUBJECT, *COMPILED, REASONS),
+            (*SUBJECT, *values.COMPILED, values.REASONS),
             lambda view: (row for row in compiled(view) if row.point.lengths == FIXED),
         ),
         table(
@@ -316,14 +304,14 @@ STUDY = Study(
             (
                 text("engine", lambda row: row.name),
                 text("lengths", lambda row: row.point.lengths.removesuffix(" lengths")),
-                STATUS,
+                values.STATUS,
                 Value("mean step", "s", lambda row: row.time),
-                TOKENS_PER_S,
+                values.TOKENS_PER_S,
                 Value("start", "s", lambda row: start_s(row.measurement)),
                 PAYS,
-                *COMPILED,
-                REASONS,
-                PEAK,
+                *values.COMPILED,
+                values.REASONS,
+                values.PEAK,
             ),
             changing,
             note=lambda row: (

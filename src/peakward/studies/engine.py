@@ -242,11 +242,6 @@ def row(point: P, readings: Readings) -> Row[P]:
     )
 
 
-def model_points(cases: Iterable[ModelCase], protocol: Protocol) -> tuple[Point[ModelCase], ...]:
-    """A point for each case, all by one protocol."""
-    return tuple(Point(case=case, protocol=protocol) for case in cases)
-
-
 class Parts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a study says, before it is put on record: all computed from measurements."""
 

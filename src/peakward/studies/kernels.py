@@ -20,19 +20,7 @@ from peakward.studies.claims import extremes, listed
 from peakward.studies.engine import Point, Row, Study, View
 from peakward.studies.readings import ratio
 from peakward.studies.setting import Setting
-from peakward.studies.values import (
-    MEDIAN,
-    SEQ_LEN,
-    SIZE,
-    STATUS,
-    VERDICT,
-    Value,
-    given,
-    of_row,
-    plot,
-    table,
-    text,
-)
+from peakward.studies.values import Value, given, of_row, plot, table, text
 from peakward.tune.profiles import N_STEPS
 
 NAMES: dict[Pass, str] = {"forward": "inference", "train_step": "training step"}
@@ -291,20 +279,20 @@ STUDY = Study(
         table(
             "Under the profiler, and by the plain timer",
             (
-                *SIZE,
-                STATUS,
-                Value("plain step", "s", MEDIAN.get),
+                *values.SIZE,
+                values.STATUS,
+                Value("plain step", "s", values.MEDIAN.get),
                 Value("profiled step", "s", profiled_s),
                 OVER_PLAIN,
                 Value("work in a step", "s", step_s),
-                VERDICT,
+                values.VERDICT,
             ),
             note="The plain step is the measured time. No other figure rests on a profiled step's.",
         ),
         table(
             "Share of matmuls",
             (
-                *of_row(*SIZE),
+                *of_row(*values.SIZE),
                 *SHARES,
                 *of_row(
                     Value("in no category", "share", lambda row: row.profile.profile.unnamed_share)
@@ -317,7 +305,7 @@ STUDY = Study(
         table(
             "Time by category and phase",
             (
-                *of_row(*SIZE),
+                *of_row(*values.SIZE),
                 text("category", lambda line: line[1]),
                 *(in_phases(phase, (phase,)) for phase in PHASES),
                 in_phases("total", PHASES),
@@ -331,7 +319,7 @@ STUDY = Study(
         bars,
         plot(
             "Share of matmuls by sequence length",
-            SEQ_LEN,
+            values.SEQ_LEN,
             SHARE,
             lambda row: f"{model(row)}, {row.name}",
             log="x",

@@ -31,19 +31,7 @@ from peakward.studies.peaks import predicted_peak, prediction
 from peakward.studies.power_law import exponent
 from peakward.studies.readings import ratio
 from peakward.studies.setting import Setting
-from peakward.studies.values import (
-    PRECISION,
-    SEQ_LEN,
-    SIZE,
-    STATUS,
-    Value,
-    given,
-    label,
-    of_row,
-    plot,
-    table,
-    text,
-)
+from peakward.studies.values import Value, given, label, of_row, plot, table, text
 from peakward.traces.memory.case_memory import PURPOSES, part
 
 PASSES: tuple[Pass, ...] = ("forward", "train_step")
@@ -416,7 +404,7 @@ def notes(view: View[Case]) -> Iterator[str]:
             yield f"{place(row)}: its memory is not joined to its kernels: {memory.not_joined}."
 
 
-CASE = (*SIZE, PRECISION)
+CASE = (*values.SIZE, values.PRECISION)
 RESIDUAL = (
     Value("one activation", "bytes", residual_bytes),
     Value("a block keeps", "bytes", block_bytes),
@@ -430,7 +418,7 @@ STUDY = Study(
             "Peak memory by phase",
             (
                 *CASE,
-                STATUS,
+                values.STATUS,
                 Value("measured", "bytes", lambda row: row.peak_bytes),
                 *map(in_phase, PHASES),
                 Value("recorded", "bytes", lambda row: row.memory and row.memory.peak_bytes),
@@ -508,7 +496,7 @@ STUDY = Study(
         timelines,
         plot(
             "Peak memory of a step by sequence length",
-            SEQ_LEN,
+            values.SEQ_LEN,
             Value("peak", "bytes", peak_bytes),
             lambda row: f"{' '.join(model(row))} {row.point.case.workload.pass_}",
             log="xy",

@@ -15,19 +15,11 @@ from peakward.prediction.parameters import n_parameters
 from peakward.records.case import ModelCase, Pass, Precision
 from peakward.records.study import Conclusion, Table
 from peakward.report.format import format_cell
-from peakward.studies import values
+from peakward.studies import peaks, values
 from peakward.studies.cases import model_case, place, with_levers
 from peakward.studies.claims import Sentence, changed, gains, grows
 from peakward.studies.engine import Point, Row, Study, View
 from peakward.studies.fits import fit, limit_notes, limits, search
-from peakward.studies.peaks import (
-    CATEGORIES,
-    OTHER,
-    peak_categories,
-    peak_phase,
-    phase_of,
-    predicted_peak,
-)
 from peakward.studies.setting import Setting
 from peakward.studies.values import SIZE, Value, plot, table, text
 
@@ -166,7 +158,7 @@ def category(name: str) -> Value:
     """What the predicted peak holds for a purpose."""
 
     def of(row: Row[Way]) -> int | None:
-        held = peak_categories(row.point.case)
+        held = peaks.peak_categories(row.point.case)
         return None if held is None else held[name]
 
     return Value(name, "bytes", of)
@@ -254,9 +246,9 @@ def _by_category(row: Row[Way]) -> Iterator[Conclusion]:
     """By predictions, where they are of the measured peaks."""
     case = with_levers(row.case, precision=BASE)
     full = msgspec.structs.replace(row, point=msgspec.structs.replace(row.point, case=case))
-    held = [category(name) for name in (*CATEGORIES, OTHER)]
+    held = [category(name) for name in (*peaks.CATEGORIES, peaks.OTHER)]
     figures = [each for each in held if each.number(row) or each.number(full)]
-    if None not in map(phase_of, row.both):
+    if None not in map(peaks.phase_of, row.both):
         subject = f"At its peak, as predicted, {place(row.case)} holds in {BASE} and in {row.name}"
         yield from changed(subject, figures, full, row, *row.both)
 
@@ -317,9 +309,9 @@ STUDY = Study(
             (
                 *SIZE,
                 text("precision and levers", lambda row: row.name),
-                text("peak lies in", lambda row: peak_phase(row.point.case)),
-                Value("predicted peak", "bytes", lambda row: predicted_peak(row.point.case)),
-                *(category(name) for name in (*CATEGORIES, OTHER)),
+                text("peak lies in", lambda row: peaks.peak_phase(row.point.case)),
+                Value("predicted peak", "bytes", lambda row: peaks.predicted_peak(row.point.case)),
+                *(category(name) for name in (*peaks.CATEGORIES, peaks.OTHER)),
             ),
             ways,
             note="By the closed form; the measured peaks are in the table before. Pure bf16 keeps "
