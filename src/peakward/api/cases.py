@@ -11,7 +11,7 @@ from peakward.levers import catalogue
 from peakward.levers.registry import AXES
 from peakward.models import presets
 from peakward.models.hugging_face import files
-from peakward.models.hugging_face.shape import shape_of
+from peakward.models.hugging_face.shape import dropped, shape_of
 from peakward.records import check
 from peakward.records.case import (
     AS_WRITTEN,
@@ -147,13 +147,35 @@ def model(name: str) -> ModelShape:
             shape expresses; or a module's source, which has no shape.
     """
     expect_shape(check.text(name, "a model's name"))
-    is_preset = any(preset.name == name for preset in presets.MODELS)
-    if not is_preset and files.exists(Path(name)):
-        path = files.found(name)
-        return _read(path, _name_of(path.parent))
-    if is_preset or "/" not in name:
+    path = _configuration_of(name)
+    if path is None:
         return presets.model(name)
-    return _read(files.cached(name), name)
+    return _read(path, _name_of(path.parent) if files.exists(Path(name)) else name)
+
+
+def left_out(name: str) -> str | None:
+    """A note on what the named model's configuration says and its shape does not hold, or None.
+
+    Raises:
+        PeakwardError: as `model`.
+    """
+    path = None if is_source(name) else _configuration_of(name)
+    share = 0.0 if path is None else dropped(files.configuration(path))
+    if not share:
+        return None
+    return (
+        f"The configuration drops {share:.0%} in training, which no shape holds: this plan is without "
+        f"dropout. `--model hf:{name}` plans it with dropout."
+    )
+
+
+def _configuration_of(name: str) -> Path | None:
+    """The file of a Hugging Face configuration; None for a preset's name."""
+    if any(preset.name == name for preset in presets.MODELS):
+        return None
+    if files.exists(Path(name)):
+        return files.found(name)
+    return files.cached(name) if "/" in name else None
 
 
 def lever(name: str) -> Lever:

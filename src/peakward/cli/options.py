@@ -136,6 +136,11 @@ def single(options: WorkOptions, device: DeviceType, start: dict[str, Any]) -> C
     return found[0]
 
 
+def only_name(options: WorkOptions) -> str:
+    """The model's name, of the one case of a command on CUDA that takes no grid."""
+    return _names(options, DEFAULTS["cuda"].model)[0]
+
+
 def without_twins(planned: Iterable[ConfiguredCase]) -> tuple[ConfiguredCase, ...]:
     """The cases less those that run as an earlier one does: where nothing is compiled, its scope
     changes nothing."""

@@ -8,7 +8,7 @@ import msgspec
 import tyro
 from tyro.conf import OmitArgPrefixes
 
-from peakward.api.cases import MAX_BATCH_SIZE, MAX_SEQ_LEN, model
+from peakward.api.cases import MAX_BATCH_SIZE, MAX_SEQ_LEN, left_out, model
 from peakward.api.predictions import (
     MAX_DRAFT,
     MAX_GPUS,
@@ -114,7 +114,9 @@ def main(given: Options, command: str) -> int:
     if isinstance(case, ModelCase):
         expect_to_apply(case)
     targets = output.targets(given.views)
+    note = left_out(options.only_name(given.case)) if case.workload.trains else None
     found = planned(case, where, command=command)
+    found = msgspec.structs.replace(found, notes=() if note is None else (note,))
     whole = pages.whole(found)
     screen = whole if given.operators else pages.summary(found)
     output.show(found, targets, as_json=given.views.json, document=whole, screen=screen)

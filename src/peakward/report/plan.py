@@ -123,7 +123,7 @@ def _model(plan: Plan) -> tuple[Block, ...]:
 
 def _notes(plan: Plan) -> tuple[Block, ...]:
     without = [each.forecast.device_name for each in plan.devices if each.forecast.fits is False]
-    notes = []
+    notes = list(plan.notes)
     if without:
         notes.append(
             f"The case does not fit the memory of {', '.join(without)}. Times there assume that it "

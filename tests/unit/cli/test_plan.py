@@ -209,3 +209,34 @@ def test_several_gpus_for_a_module_are_refused(at_user_modules, capsys):
     words = ("--batch-size", "4", "--seq-len", "8", "--gpus", "2")
     assert main(["plan", "--model", "py:tiny_gpt:build", *words]) == 2
     assert "expected one GPU for a module, got several" in capsys.readouterr().err
+
+
+GPT2 = {
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
+    **{"n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 100, "n_positions": 128},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "pass_", "share"),
+    [
+        ({}, "train_step", "10%"),
+        ({"attn_pdrop": 0.25}, "train_step", "25%"),
+        ({"attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}, "train_step", None),
+        ({}, "forward", None),
+    ],
+)
+def test_a_plan_says_that_it_leaves_a_configuration_s_dropout_out(
+    in_tmp, capsys, changes, pass_, share
+):
+    """transformers' GPT-2 drops a tenth where its configuration says nothing."""
+    Path("config.json").write_text(json.dumps({**GPT2, **changes}))
+    words = ("--batch-size", "1", "--seq-len", "64", "--pass", pass_, "--device", "h100-sxm")
+    assert main(["plan", "--model", "config.json", *words]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    if share is None:
+        assert "dropout" not in said
+    else:
+        assert f"The configuration drops {share} in training" in said
+        assert "--model hf:config.json" in said

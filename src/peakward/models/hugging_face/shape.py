@@ -1,7 +1,7 @@
 """Turns a configuration of Hugging Face transformers into the shape of the model that it describes.
 
 It is read as transformers' own class of its type reads it. The dtype and the quantisation of the stored
-weights are not part of a shape: a case states its precision.
+weights are not part of a shape: a case states its precision. Nor is dropout (`dropped`).
 """
 
 import itertools
@@ -98,6 +98,23 @@ def shape_of(config: Mapping[str, object], name: str) -> ModelShape:
     shape = read.shape(name)
     presets.validate(shape)
     return shape
+
+
+_DROPOUT = {
+    "gpt2": {"attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1},
+    "gpt_bigcode": {"attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1},
+    "phi3": {"embd_pdrop": 0.0, "resid_pdrop": 0.0},
+    "starcoder2": {"embedding_dropout": 0.0, "residual_dropout": 0.0},
+}
+"""The shares that each type drops in training, with what its class in transformers has by default; beside
+`attention_dropout`, by default 0."""
+
+
+def dropped(config: Mapping[str, object]) -> float:
+    """The largest share that the model drops at random while it trains; 0 where it drops nothing."""
+    known = {"attention_dropout": 0.0, **_DROPOUT.get(str(config.get("model_type")), {})}
+    said = (config.get(name, default) for name, default in known.items())
+    return max(each for each in said if isinstance(each, int | float))
 
 
 def _known_type(config: Mapping[str, object], name: str) -> str:
