@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from peakward.api import session, stored
-from peakward.api.cases import levers_named
 from peakward.api.investigating import (
     MODULE_COMMAND,
     aim,
@@ -25,7 +24,7 @@ from peakward.records.lever import Lever, NumericsClass, Objective
 from peakward.records.study import Study
 from peakward.store import artefacts
 from peakward.tune.investigation import Aim
-from peakward.tune.lever_stack import LeverStack
+from peakward.tune.lever_stack import LeverStack, parts
 from peakward.tune.optimized import Optimized
 
 if TYPE_CHECKING:
@@ -54,9 +53,10 @@ def optimize(
     """Find the best composition of levers, apply it to the model and the optimizer in place, and prove it
     there.
 
-    The search runs on copies. Then the live step is timed in turns, with the composition and without;
-    parameters, moments, gradients and random states are as before. What does not prove better in place is
-    taken back, and the handle says why.
+    The search runs on copies. Then the loss, each gradient and one update of the live model are compared on
+    the batch, with the composition and without, and its step is timed in turns; parameters, moments,
+    gradients and random states are as before. A lever whose numbers do not hold is left out, what does not
+    prove better in place is taken back, and the handle says why.
 
     Args:
         model: a plain module in fp32, which stays the object that it is, with all of its parameters.
@@ -74,7 +74,7 @@ def optimize(
         db: where results are kept.
 
     Returns:
-        The handle: `.levers`, `.report`, `.proof`, `.step(batch)` and `.undo()`.
+        The handle: `.levers`, `.report`, `.certificate`, `.proof`, `.step(batch)` and `.undo()`.
 
     Raises:
         PeakwardError: a model, a batch or a loss that cannot be stepped, or a named lever that cannot apply.
@@ -132,7 +132,7 @@ def apply(
         study: of `optimize` or `run`, or the path of its file or database.
         model: of the class and with the parameters that the study is of, on the same kind of device.
         optimizer: the one that trains it.
-        batch: what to prove it on, as for `optimize`; None: it is applied without a proof.
+        batch: what to certify and prove it on, as for `optimize`; None: it is applied as it is.
         loss: as for `optimize`.
 
     Raises:
@@ -183,9 +183,8 @@ def _base(study: Study) -> ModuleCase:
 def _stack(study: Study, base: ModuleCase) -> LeverStack:
     """The levers of the study's best composition, on its baseline."""
     by_id = {each.id: each.lever for each in study.trials}
-    return LeverStack(
-        base=base, levers=levers_named(by_id[each] for each in study.steps or () if each in by_id)
-    )
+    names = (by_id[each] for each in study.steps or () if each in by_id)
+    return LeverStack(base=base, levers=tuple(lever for name in names for lever in parts(name)))
 
 
 def _in_place(live: "Live", base: Configuration) -> Callable[[Lever, LeverCase], str | None]:

@@ -73,6 +73,8 @@ class NumericsError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     base_error: float
     bound: float
     """The largest `candidate_error` that the class allows."""
+    parameter: str | None = None
+    """The parameter whose gradient or update it is; None for a quantity of the whole model."""
 
 
 class NumericsVerdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

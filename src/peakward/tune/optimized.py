@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from peakward.records.case import Configuration, LeverCase
-from peakward.records.lever import Trial
+from peakward.records.lever import NumericsVerdict, Trial
 from peakward.records.result import Result
 from peakward.records.study import Study
 from peakward.report.format import format_cell
@@ -40,6 +40,8 @@ class Optimized(Result):
         report: the study that found it, with notes on what was done in place.
         levers: the names of the levers that are at work; empty where none is.
         configuration: all that is set, as the study's cases have it.
+        certificate: the loss, each gradient and one update on the batch, with the levers and without; None
+            where they were not compared.
         proof: the step of the live model with and without the levers, timed in turns in this process; None
             where it was not timed.
         notes: what was not applied, was taken back or was lost, and why.
@@ -56,15 +58,16 @@ class Optimized(Result):
         aim: Aim,
         until_s: float,
     ) -> None:
-        """Prove the levers in place and put them to work, or say why they are not at work.
+        """Certify and prove the levers in place and put them to work, or say why they are not at work.
 
         Args:
-            batch: what to prove them on; None: they are put to work unproved.
+            batch: what to certify and prove them on; None: they are put to work as they are.
             until_s: the time by `time.monotonic` after which nothing more is timed.
         """
         self._study, self._live, self._stack, self._loss = report, live, stack, loss
         self._applied: Applied | None = None
         self._step: WholeStep | None = None
+        self.certificate: NumericsVerdict | None = None
         self.proof: Trial | None = None
         self.notes: tuple[str, ...] = ()
         if not stack.levers:
@@ -72,13 +75,14 @@ class Optimized(Result):
             return
         try:
             if batch is not None:
+                self._certify(batch)
+            if batch is not None and self._stack.levers:
                 self.proof = self._proved(batch, aim, until_s)
-            self._applied = self._put(stack.top)
+            if self._stack.levers:
+                self._applied = self._put(self._stack.top)
         except Exception as error:  # noqa: BLE001  compilers and a user's code may raise anything
-            from peakward.lab.measure.failure import of_exception
-
-            why = of_exception(error).reason
-            self.notes = (f"Taken back: it does not run where the model lives: {why}",)
+            said = f"Taken back: it does not run where the model lives: {_why(error)}"
+            self.notes = (*self.notes, said)
         if self.proof is not None and self.proof.verdict != "kept":
             self.undo()
             self.notes = (
@@ -143,13 +147,45 @@ class Optimized(Result):
         gain = "not timed" if ratio is None else format_cell(inverted(ratio).estimate, "ratio")
         return f"Optimized({' + '.join(self.levers)}: {gain})"
 
+    def _certify(self, batch: Any) -> None:
+        """Takes out levers until the numbers of the rest hold on the batch."""
+        from peakward.lab.numerics.certificate import Certifier
+
+        base = self._stack.base.configuration
+        certifier = Certifier(
+            self._live, self._loss, batch, partial(self._arm, self._stack.base, batch)
+        )
+
+        def judged(stack: LeverStack) -> NumericsVerdict:
+            declared = stack.claims[-1].declared
+            changed = partial(self._arm, stack.top, batch)
+            try:
+                return certifier.judged(changed, stack.top.configuration, base, declared)
+            except Exception as error:  # noqa: BLE001  compilers and a user's code may raise anything
+                return NumericsVerdict(
+                    declared=declared, verdict="not computed", reason=_why(error)
+                )
+
+        while self._stack.levers:
+            self.certificate = judged(self._stack)
+            if self.certificate.verdict == "holds":
+                return
+            n = len(self._stack.levers)
+            below = (self._stack.first(i) for i in range(1, n))
+            whole = (self._stack, self.certificate)
+            tried = ((each, judged(each)) for each in below)
+            stack, found = next((each for each in tried if each[1].verdict != "holds"), whole)
+            failed = stack.levers[-1].name
+            self.notes = (*self.notes, f"{failed} is left out: {found.reason}.")
+            self._stack = self._stack.without({failed})
+
     def _proved(self, batch: Any, aim: Aim, until_s: float) -> Trial:
         """Times the live step in turns, with the levers and without; all is as before afterwards."""
         from peakward.lab.measure.in_turns import pairs_of_turns
 
         start_s = time.monotonic()
         base, top = self._stack.base, self._stack.top
-        question = Comparison(COMPOSITION, base, top, None)
+        question = Comparison(COMPOSITION, base, top, self.certificate)
         rounds: list[dict[LeverCase, Turn]] = []
         pairs = pairs_of_turns(
             partial(self._arm, base, batch), partial(self._arm, top, batch), TURN, self._live.place
@@ -165,7 +201,7 @@ class Optimized(Result):
         return proof
 
     @contextmanager
-    def _arm(self, case: LeverCase, batch: Any) -> Iterator[Callable[[], object]]:
+    def _arm(self, case: LeverCase, batch: Any) -> Iterator["Callable[[], torch.Tensor]"]:
         """The step under a configuration, for a while; then everything is as before it."""
         from peakward.lab.measure.snapshot import restored
 
@@ -190,3 +226,9 @@ class Optimized(Result):
         from peakward.lab.levers.whole_step import WholeStep
 
         return WholeStep(self._live, self._loss, captured=configuration.cuda_graphs)
+
+
+def _why(error: Exception) -> str:
+    from peakward.lab.measure.failure import of_exception
+
+    return of_exception(error).reason

@@ -6,7 +6,7 @@ because a step that does not repeat itself proves nothing.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -227,12 +227,7 @@ class _Arms:
 
     def with_dropout(self) -> float:
         """Student's t of the paired differences of the losses, of gradients' norms without one."""
-        base, candidate = (self._losses(case) for case in (self._base, self._candidate))
-        apart = [theirs - ours for ours, theirs in zip(base, candidate, strict=True)]
-        spread = stdev(apart) / math.sqrt(len(apart))
-        if spread == 0:
-            return math.inf if any(apart) else 0.0
-        return fmean(apart) / spread
+        return paired_t(*(self._losses(case) for case in (self._base, self._candidate)))
 
     def _losses(self, case: StepCase) -> list[float]:
         found = []
@@ -256,10 +251,10 @@ class _Arms:
             _inputs_seen(self._model) as sizes,
             _deterministic(self._declared == "exact"),
         ):
-            before = _random_states()
+            before = random_states()
             with SdpaCalls() as attention:
                 step.step()
-            draws = any(map(_differ, before, _random_states()))
+            draws = any(map(_differ, before, random_states()))
             found = {"gradients": tuple(gradients[name] for name in sorted(gradients))}
             found["loss" if step.loss() is not None else "logits"] = _returned(step)
             if self.only_updates:
@@ -291,6 +286,16 @@ class _Arms:
             widths = (size for each in self._model.parameters() for size in each.shape)
             roundings *= max(attention.longest, seen.n_tokens, *widths)
         return 3 * roundoff * math.sqrt(roundings)
+
+
+def paired_t(base: Sequence[float], candidate: Sequence[float], *, allowed: float = 0.0) -> float:
+    """Student's t of the differences of pairs, less a mean difference that is allowed."""
+    apart = [theirs - ours for ours, theirs in zip(base, candidate, strict=True)]
+    beyond = max(0.0, abs(fmean(apart)) - allowed)
+    spread = stdev(apart) / math.sqrt(len(apart))
+    if spread == 0:
+        return math.inf if beyond else 0.0
+    return math.copysign(beyond / spread, fmean(apart))
 
 
 @contextmanager
@@ -333,7 +338,8 @@ def _in_eval(model: nn.Module) -> Iterator[None]:
             each.training = training
 
 
-def _random_states() -> tuple[Tensor, ...]:
+def random_states() -> tuple[Tensor, ...]:
+    """The states of torch's generators, on every device."""
     on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return torch.get_rng_state(), *on_gpus
 

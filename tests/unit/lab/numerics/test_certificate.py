@@ -1,0 +1,155 @@
+"""Levers at work in a live model are held to its own numbers on the user's batch."""
+
+from contextlib import contextmanager
+from functools import partial
+
+import msgspec
+import pytest
+import torch
+import torch.nn.functional as F
+
+from peakward.lab.levers.in_place import Applied, Live
+from peakward.lab.levers.whole_step import WholeStep
+from peakward.lab.measure.snapshot import restored
+from peakward.lab.numerics.certificate import Certifier
+from peakward.records.case import AS_WRITTEN
+
+IDS = torch.arange(64).view(4, 16) % 50
+
+
+def scored(logits, ids):
+    return F.cross_entropy(logits.flatten(0, 1).float(), ids.roll(-1, 1).flatten())
+
+
+def plain(_live, step):
+    return step()
+
+
+@pytest.fixture
+def certified(tiny_gpt):
+    """certified(wrong=, loss=, model=, **changes): the verdict on a configuration; `wrong` is called with
+    the live model and the step in the place of the step."""
+
+    def judge(wrong=plain, loss=scored, model=None, declared="reordered", **changes):
+        torch.manual_seed(0)
+        model = model or tiny_gpt.GPT()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        live = Live(model=model, optimizer=optimizer)
+
+        @contextmanager
+        def arm(configuration=AS_WRITTEN, around=plain):
+            applied = Applied(live, configuration)
+            step = WholeStep(live, loss)
+            try:
+                with restored(model, optimizer):
+                    yield lambda: around(live, partial(step, IDS))
+            finally:
+                applied.undo()
+
+        certifier = Certifier(live, loss, IDS, arm)
+        configuration = msgspec.structs.replace(AS_WRITTEN, **changes)
+        return certifier.judged(
+            partial(arm, configuration, wrong), configuration, AS_WRITTEN, declared
+        )
+
+    return judge
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"checkpointing": "every-block"},
+        {"attention": "sdpa-math", "optimizer": "adamw-fused"},
+        {"precision": "bf16-mixed", "attention": "sdpa-math"},
+        {"precision": "bf16", "optimizer": "adamw-fused"},
+    ],
+)
+def test_levers_hold_by_loss_every_gradient_and_update(certified, tiny_gpt, changes):
+    verdict = certified(**changes)
+    assert (verdict.verdict, verdict.reason) == ("holds", None)
+    names = [name for name, _ in tiny_gpt.GPT().named_parameters()]
+    for quantity in ("gradients", "updates"):
+        assert [e.parameter for e in verdict.errors if e.quantity == quantity] == names
+
+
+def off(live, step, *, name, factor):
+    """One gradient is wrong when the optimizer steps."""
+    parameter = dict(live.model.named_parameters())[name]
+    hook = parameter.register_hook(lambda gradient: gradient * factor)
+    try:
+        return step()
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize(
+    ("precision", "factor"), [("fp32", 1 + 2e-5), ("bf16-mixed", 1 + 6e-2), ("bf16", 1 + 6e-2)]
+)
+def test_a_gradient_that_is_slightly_wrong_is_named(certified, precision, factor):
+    wrong = partial(off, name="blocks.1.ff.0.weight", factor=factor)
+    verdict = certified(wrong, precision=precision)
+    assert verdict.verdict == "violated"
+    assert verdict.reason.startswith("gradients of blocks.1.ff.0.weight: error")
+
+
+def moved(live, step):
+    loss = step()
+    with torch.no_grad():
+        live.model.head.weight.mul_(1 + 1e-5)
+    return loss
+
+
+def test_a_wrong_update_is_named(certified):
+    verdict = certified(moved)
+    assert verdict.verdict == "violated"
+    assert verdict.reason.startswith("updates of head.weight: error")
+
+
+def drops_more(live, step):
+    """Dropout at five times its rate, which eval mode does not show."""
+    held = [each for each in live.model.modules() if isinstance(each, torch.nn.Dropout)]
+    for each in held:
+        each.p *= 5
+    try:
+        return step()
+    finally:
+        for each in held:
+            each.p /= 5
+
+
+def test_dropout_is_compared_by_means_of_losses(certified, tiny_gpt):
+    def squared(logits, _ids):
+        """Of what is divided by 1 − p where it is not dropped, the mean grows with p."""
+        return logits.square().mean()
+
+    model = tiny_gpt.GPT()
+    model.norm = torch.nn.Identity()
+    torch.nn.init.normal_(model.blocks[1].out.weight, std=5.0)
+    verdict = certified(drops_more, loss=squared, model=model)
+    assert verdict.verdict == "violated"
+    assert verdict.reason.startswith("with dropout: means of 8 losses differ by")
+
+
+def test_without_a_run_in_fp64_the_models_own_runs_are_the_measure(certified):
+    def only_fp32(logits, ids):
+        assert logits.dtype == torch.float32
+        return scored(logits, ids)
+
+    verdict = certified(loss=only_fp32, checkpointing="every-block", attention="sdpa-math")
+    assert verdict.verdict == "holds"
+    assert "does not run in fp64 here: AssertionError" in verdict.reason
+    wrong = partial(off, name="blocks.1.ff.0.weight", factor=1 + 2e-5)
+    assert certified(wrong, loss=only_fp32).verdict == "violated"
+
+
+def test_a_model_that_gives_other_numbers_at_each_call_is_not_certified(certified, tiny_gpt):
+    class Counting(tiny_gpt.GPT):
+        calls = 0
+
+        def forward(self, ids):
+            Counting.calls += 1
+            return super().forward(ids) * (1 + Counting.calls / 10)
+
+    verdict = certified(model=Counting())
+    assert verdict.verdict == "not computed"
+    assert "losses that differ" in verdict.reason
