@@ -1,6 +1,5 @@
 """Runs of blocks: kept whole, or recomputed in the backward pass (`lab/levers/compilation.py`)."""
 
-import math
 from typing import NamedTuple
 
 from peakward.prediction.memory.timeline import Timeline
@@ -19,12 +18,6 @@ class SavedRun(NamedTuple):
     n_blocks: int
     blocks: tuple[SavedBlock, ...]
     dear: tuple[int, ...]
-
-
-def runs(n_layers: int, mode: Checkpointing) -> list[int]:
-    """How many blocks each has."""
-    length = math.ceil(math.sqrt(n_layers)) if mode == "sqrt" else 1
-    return [min(length, n_layers - start) for start in range(0, n_layers, length)]
 
 
 def forward(

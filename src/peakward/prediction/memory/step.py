@@ -16,7 +16,7 @@ from peakward.prediction.memory.recomputed import SavedRun
 from peakward.prediction.memory.repeated import Passes
 from peakward.prediction.memory.timeline import Mark, Timeline
 from peakward.prediction.memory.workspace import workspace
-from peakward.prediction.operators import readout
+from peakward.prediction.operators import readout, recomputation
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import FLOAT
 from peakward.prediction.operators.weights import sizes, weights
@@ -163,7 +163,7 @@ def _forward_backward(
     line: Timeline, plan: Plan, checkpointing: Checkpointing, *, first: bool
 ) -> None:
     x, shared = embedding.forward(line, plan)
-    lengths = recomputed.runs(plan.shape.n_layers, checkpointing)
+    lengths = recomputation.runs(plan.shape.n_layers, checkpointing)
     saved, on = [], Writer(line=line)
     for n_blocks, alike in groupby(lengths):
         runs = Passes[SavedRun](line, len(list(alike)))

@@ -43,7 +43,10 @@ def again(tape: Tape, plan: Plan, checkpointing: Checkpointing) -> None:
 
 def n_runs(n_layers: int, checkpointing: Checkpointing) -> int:
     """Runs of blocks that are recomputed as one."""
-    if checkpointing == "none":
-        return 0
+    return 0 if checkpointing == "none" else len(runs(n_layers, checkpointing))
+
+
+def runs(n_layers: int, checkpointing: Checkpointing) -> list[int]:
+    """How many blocks each run has, recomputed or not."""
     length = math.ceil(math.sqrt(n_layers)) if checkpointing == "sqrt" else 1
-    return math.ceil(n_layers / length)
+    return [min(length, n_layers - start) for start in range(0, n_layers, length)]

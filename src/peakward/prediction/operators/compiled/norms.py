@@ -39,7 +39,7 @@ class Normed(NamedTuple):
 
     @property
     def reads(self) -> tuple[Value, ...]:
-        """The values that its gradients are made from, without the stream, which norms in one kernel share."""
+        """The values that its gradients are made from, but the stream, which norms in one kernel share."""
         return (*self.saved.added, self.gradient, self.saved.statistics)
 
 
