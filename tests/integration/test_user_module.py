@@ -76,7 +76,7 @@ def test_a_run_names_what_cannot_be_done_from_outside(at_user_modules):
     said = " ".join(done.stdout.split())
     assert "py:tiny_gpt:build 2 × 16 train_step" in said
     assert "attention as written" in said
-    assert "flash (attention flash is called by the module: call" in said
+    assert "it calls scaled_dot_product_attention already" in said
     assert "Floor and MFU: not computed" in said
     assert "FINDINGS" in done.stdout, "as far as its rules could judge"
     assert "Prediction of the baseline: not computed: steps on a CPU are not predicted" in said

@@ -22,6 +22,7 @@ DONE = (
     "lab/micro",
     "lab/models",
     "lab/numerics",
+    "lab/rewriting",
     "levers",
     "models",
     "prediction",

@@ -1,7 +1,7 @@
 """Attention: written out, by one of torch's kernels, or by one of Peakward's own."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from peakward.levers.axis import (
     SIXTEEN_BIT,
@@ -10,6 +10,7 @@ from peakward.levers.axis import (
     CodeHint,
     ComputeCapability,
     Needs,
+    Undo,
     not_seen,
 )
 from peakward.records.case import (
@@ -23,6 +24,11 @@ from peakward.records.case import (
 from peakward.records.device import spell
 from peakward.records.lever import Lever
 
+if TYPE_CHECKING:
+    import torch
+
+NOT_OURS = ("as-written", "naive")
+"""Values that leave a module's attention as it is."""
 WITHOUT_DECODE: tuple[Pass, ...] = ("forward", "forward_backward", "train_step", "prefill")
 """Passes whose queries are as many as their keys."""
 CUDNN = Lever(
@@ -47,7 +53,8 @@ _IN_CODE = {
     "sdpa-efficient": "EFFICIENT_ATTENTION",
     "sdpa-math": "MATH",
 }
-_CALL_FLASH = "is called by the module: call peakward.kernels.flash_attention in its attention"
+_IN_STEP = "is called by the step: call {} in its attention"
+_CALL_FLASH = _IN_STEP.format("peakward.kernels.flash_attention")
 
 
 class _Taken(NamedTuple):
@@ -95,6 +102,12 @@ def _function(value: DecoderAttention) -> Any:
     from peakward.kernels.ops.attention.api import implementation
 
     return implementation(value)
+
+
+def _to_module(module: "torch.nn.Module", value: Attention) -> Undo:
+    from peakward.lab.rewriting.rewriting import nothing, replace_part
+
+    return nothing if value in NOT_OURS else replace_part(module, "attention", value)
 
 
 def backend_alone(attention: Attention) -> AbstractContextManager[None]:
@@ -186,15 +199,16 @@ AXIS = Axis(
     obstacle=_obstacle,
     part="attention",
     function=_function,
+    to_module=_to_module,
     around=backend_alone,
     hints={
         "naive": CodeHint(factory="is the module's own choice: what it does is as-written"),
         "sdpa": CodeHint(
-            factory="is the module's to call: where it computes softmax(q·kᵀ)·v itself, call "
-            "torch.nn.functional.scaled_dot_product_attention instead"
+            step=_IN_STEP.format("torch.nn.functional.scaled_dot_product_attention")
+            + ", where it computes softmax(q·kᵀ)·v itself"
         ),
-        "flash": CodeHint(module=_CALL_FLASH),
-        "flash-hopper": CodeHint(module=_CALL_FLASH),
+        "flash": CodeHint(step=_CALL_FLASH),
+        "flash-hopper": CodeHint(step=_CALL_FLASH),
         "flash-decode": CodeHint(
             module="is called by the module: call peakward.kernels.decode_attention in its attention"
         ),

@@ -9,6 +9,7 @@ from peakward.levers.axis import (
     CodeHint,
     ComputeCapability,
     KernelSpeed,
+    Undo,
     Work,
     not_seen,
 )
@@ -17,6 +18,8 @@ from peakward.records.lever import Lever
 from peakward.records.op_graph import Operand
 
 if TYPE_CHECKING:
+    import torch
+
     from peakward.prediction.operators.plan import Plan
     from peakward.prediction.operators.writer import Value, Writer
 
@@ -24,10 +27,8 @@ WHOLE_BYTES = 16
 """The recomputed loss takes rows of whole pieces of so many bytes."""
 TYPE_BYTES = {"fp32": 4, "tf32": 4}
 """Bytes of what it multiplies, by precision; 2 in the others."""
-_WITH_HEAD = (
-    "has the output layer in it: call peakward.kernels.linear_cross_entropy in the module, in their "
-    "place"
-)
+_IN_STEP = "is called by the step: call peakward.kernels.{} in the place {}"
+_WITH_HEAD = _IN_STEP.format("linear_cross_entropy", "of its output layer and its loss")
 
 
 def _lever(name: str, summary: str, value: Loss, *, saves_memory: bool = False) -> Lever:
@@ -61,6 +62,12 @@ def _function(value: Loss) -> Any:
     from peakward.kernels.ops.loss.api import implementation
 
     return implementation(value)
+
+
+def _to_module(module: "torch.nn.Module", value: Loss) -> Undo:
+    from peakward.lab.rewriting.rewriting import nothing, replace_part
+
+    return nothing if value == "torch" else replace_part(module, "loss", value)
 
 
 _SCALAR = Operand(shape=(), dtype="float32")
@@ -115,14 +122,11 @@ AXIS = Axis(
     obstacle=_obstacle,
     part="loss",
     function=_function,
+    to_module=_to_module,
     hints={
-        "fused": CodeHint(
-            factory="takes the logits before the loss: call peakward.kernels.cross_entropy in the "
-            "module's own loss",
-            step="is called by the step: call peakward.kernels.cross_entropy in the place of its loss",
-        ),
-        "chunked": CodeHint(module=_WITH_HEAD),
-        "recomputed": CodeHint(module=_WITH_HEAD),
+        "fused": CodeHint(step=_IN_STEP.format("cross_entropy", "of its loss")),
+        "chunked": CodeHint(step=_WITH_HEAD),
+        "recomputed": CodeHint(step=_WITH_HEAD),
     },
     code={
         "fused": Code(

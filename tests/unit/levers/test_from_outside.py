@@ -14,8 +14,9 @@ from peakward.levers.catalogue import (
 from peakward.records.case import AS_WRITTEN, ModuleCase, StepCase, Workload
 
 OF_A_FACTORY = {
-    "tf32", "bf16-mixed", "fp16-mixed", "bf16", "sdpa-cudnn", "compile", "cuda-graphs",
-    "fused-optimizer", "triton-optimizer", "fused-norm", "checkpointing",
+    "tf32", "bf16-mixed", "fp16-mixed", "bf16", "sdpa", "sdpa-cudnn", "flash", "flash-hopper",
+    "compile", "cuda-graphs", "fused-optimizer", "triton-optimizer", "fused-norm", "fused-loss",
+    "chunked-loss", "recomputed-loss", "checkpointing",
 }  # fmt: skip
 
 
@@ -34,7 +35,7 @@ def case(source, work=None, **settings):
     [
         ("py:model:build", OF_A_FACTORY),
         ("live:GPT", OF_A_FACTORY),
-        ("hf:org/name", OF_A_FACTORY | {"sdpa", "fused-loss"}),
+        ("hf:org/name", OF_A_FACTORY),
     ],
 )
 def test_the_levers_of_each_source(source, names):

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
-from peakward.kernels.ops.attention.sdpa import BACKENDS
 from peakward.lab.levers.compilation import is_compiled, selective
 from peakward.lab.levers.ranges import opened
 from peakward.lab.models.given_module import repeated_blocks
+from peakward.lab.rewriting import rewriting
 from peakward.levers.axis import Undo
-from peakward.records.case import Attention, Checkpointing, Compile, CompileScope
+from peakward.records.case import Checkpointing, Compile, CompileScope
 from peakward.records.errors import PeakwardError
 
 _SDPA = F.scaled_dot_product_attention
@@ -98,6 +98,8 @@ def compile_in_place(module: nn.Module, mode: Compile, scope: CompileScope) -> U
     """Compile the repeated blocks, of a module without any the whole."""
     if mode == "none":
         return _nothing
+    if (replacements := rewriting.of(module)) is not None:
+        return replacements.compiled(mode, scope)
     blocks = repeated_blocks(module) if scope == "block" else None
     parts = [module] if blocks is None else list(blocks)
     before = [vars(each).get("_compiled_call_impl") for each in parts]
@@ -150,23 +152,6 @@ class SdpaCalls(TorchFunctionMode):
         )
         self.longest = max(self.longest, query.shape[-1], call["key"].shape[-2])
         self.drops = self.drops or call.get("dropout_p", 0.0) > 0
-
-
-def expect_sdpa(attention: Attention, forward: Callable[[], object]) -> None:
-    """Refuse a backend for a module that never asks for one: it would be as it was, by another name.
-
-    Raises:
-        PeakwardError: the forward pass never calls torch's attention.
-    """
-    if BACKENDS.get(attention) is None:
-        return
-    with torch.no_grad(), SdpaCalls() as seen:
-        forward()
-    if not seen.n:
-        raise PeakwardError(
-            f"expected a module that calls torch's scaled_dot_product_attention, for {attention}, got one "
-            "that does not: call it in the module's attention"
-        )
 
 
 @contextmanager

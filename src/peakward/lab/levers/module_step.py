@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from peakward.kernels.ops.loss.api import LossFn
+from peakward.kernels.ops.linear_cross_entropy import api as linear_cross_entropy
+from peakward.kernels.ops.loss.api import LossFn, of_torch
 from peakward.lab.data.feed import Resident, micro_batches
 from peakward.lab.levers import module_levers, precision
 from peakward.lab.levers.configured_step import N_BATCHES, ConfiguredStep
 from peakward.lab.models.given_module import GivenModule, repeated_blocks
+from peakward.lab.rewriting import rewriting
 from peakward.levers import catalogue
-from peakward.records.case import ModuleCase, Workload
+from peakward.records.case import Configuration, ModuleCase, Workload
 from peakward.records.errors import PeakwardError
 
 
@@ -41,6 +43,7 @@ class ModuleStep(ConfiguredStep):
         max_blocks: int | None = None,
     ) -> None:
         configuration, module = case.configuration, given.module
+        self.case, self.model = case, module
         _expect_fp32(module)
         blocks = repeated_blocks(module)
         if blocks is not None and max_blocks is not None:
@@ -53,19 +56,26 @@ class ModuleStep(ConfiguredStep):
         else:
             self._calls = DrawnTokens(given, catalogue.function("loss", configuration))
         batches = self._calls.batches(case.workload, case.device)
+        root, within = self._calls.rooted(module, _left_to_apply(case))
+        catalogue.apply_to_module(root, within)
+        module.train(case.workload.trains)
         # In the types that steps run in: cuDNN's kernel takes 16-bit ones alone.
         with precision.autocast(configuration.precision, case.device):
-            module_levers.expect_sdpa(
-                configuration.attention, lambda: self._calls.output(module, batches[0][0])
-            )
-        catalogue.apply_to_module(module, configuration)
+            rewriting.settle(root, lambda: self._tried(batches[0][0]))
         module_levers.recompute(module, configuration.checkpointing)
-        module_levers.compile_in_place(module, configuration.compile, configuration.compile_scope)
+        module_levers.compile_in_place(root, configuration.compile, configuration.compile_scope)
         super().__init__(case, module, Resident(batches))
 
     def ranged(self) -> AbstractContextManager[None]:
         """While it lasts, steps open the ranges of `ranges` around the repeated blocks."""
         return module_levers.ranged(self.model)
+
+    def _tried(self, batch: Sequence[Tensor]) -> Tensor:
+        """The forward pass of a step, with its loss where it has one."""
+        if self.case.workload.trains:
+            return self._calls.loss(self.model, batch)
+        with torch.no_grad():
+            return self._calls.output(self.model, batch)
 
     def _output_of(self, batch: Sequence[Tensor]) -> Tensor:
         return self._calls.output(self.model, batch)
@@ -96,6 +106,12 @@ def prepared_module(
             yield step
         finally:
             step.release()
+
+
+def _left_to_apply(case: ModuleCase) -> Configuration:
+    """The configuration, less what transformers builds its modules with."""
+    built = case.source.startswith("hf:") and case.configuration.attention in ("naive", "sdpa")
+    return case.configuration.with_settings({"attention": "as-written"} if built else {})
 
 
 def _expect_fp32(module: nn.Module) -> None:
@@ -130,6 +146,11 @@ Batch = Sequence[Tensor]
 class Calls(Protocol):
     """The calls that a step makes of a module."""
 
+    def rooted(
+        self, module: nn.Module, configuration: Configuration
+    ) -> tuple[nn.Module, Configuration]:
+        """The module that levers are applied to, and the settings left to apply to it."""
+
     def batches(self, workload: Workload, device: str) -> list[list[tuple[Tensor, ...]]]:
         """For each step its micro-batches."""
 
@@ -140,6 +161,19 @@ class Calls(Protocol):
         """A scalar to go backward from."""
 
 
+class Scored(nn.Module):
+    """A module with torch's loss of its logits, so that both can be replaced together."""
+
+    def __init__(self, module: nn.Module, named: dict[str, Any]) -> None:
+        super().__init__()
+        self.module, self._named = module, named
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross-entropy of (batch, seq_len) ids against targets."""
+        logits = main_tensor(self.module(ids, **self._named))
+        return of_torch(nn.Identity(), logits, targets)
+
+
 class DrawnTokens:
     """Random ids, scored against the ids one place on."""
 
@@ -147,6 +181,19 @@ class DrawnTokens:
         assert given.vocab_size is not None
         self._vocab_size, self._named = given.vocab_size, given.kwargs
         self._of_output, self._of_logits = given.loss, loss
+        self._scored: Scored | None = None
+
+    def rooted(
+        self, module: nn.Module, configuration: Configuration
+    ) -> tuple[nn.Module, Configuration]:
+        """The module with its loss, where that is to have the output layer in it; any other loss is called
+        here."""
+        if self._of_output is not None:
+            return module, configuration
+        if configuration.loss in linear_cross_entropy.IMPLEMENTATIONS:
+            self._scored = Scored(module, self._named)
+            return self._scored, configuration
+        return module, configuration.with_settings({"loss": "torch"})
 
     def batches(self, workload: Workload, device: str) -> list[list[tuple[Tensor, ...]]]:
         """(ids, targets), both (batch_size, seq_len) of int64."""
@@ -160,6 +207,8 @@ class DrawnTokens:
     def loss(self, module: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy, unless a loss came with the module."""
         ids, targets = batch
+        if self._scored is not None:
+            return scalar(self._scored(ids, targets))
         output = module(ids, **self._named)
         if self._of_output is not None:
             return scalar(self._of_output(output))
@@ -179,6 +228,12 @@ class GivenBatch:
         self._leaves, self._spec = tree_flatten((given.args, given.kwargs))
         self._dtype, self._loss = dtype, given.loss
         self._places = [i for i, each in enumerate(self._leaves) if isinstance(each, Tensor)]
+
+    def rooted(
+        self, module: nn.Module, configuration: Configuration
+    ) -> tuple[nn.Module, Configuration]:
+        """The module itself: its loss is in it, or the caller's."""
+        return module, configuration
 
     def batches(self, workload: Workload, device: str) -> list[list[tuple[Tensor, ...]]]:
         """Its tensors on the device, those of floats in the type of the parameters.

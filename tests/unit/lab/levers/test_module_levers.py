@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from peakward.kernels.ops.attention.sdpa import BACKENDS
 from peakward.lab.levers.compilation import is_compiled
-from peakward.lab.levers.module_levers import compile_in_place, expect_sdpa, ranged, recompute
+from peakward.lab.levers.module_levers import compile_in_place, ranged, recompute
 from peakward.records.errors import PeakwardError
 
 
@@ -57,17 +56,6 @@ def test_blocks_are_compiled_or_the_whole(factory, scope, whole, tiny_gpt):
     compile_in_place(module, "default", scope)
     assert is_compiled(module) == whole
     assert all(is_compiled(each) == (not whole) for each in module.blocks)
-
-
-def test_a_backend_needs_a_module_that_calls_torch_s_attention(tiny_gpt):
-    ids = torch.zeros(2, 8).long()
-    expect_sdpa("sdpa-math", lambda: tiny_gpt.build()(ids))
-    expect_sdpa("as-written", lambda: tiny_gpt.naive()(ids))
-    with pytest.raises(
-        PeakwardError, match="expected a module that calls torch's scaled_dot_product"
-    ):
-        expect_sdpa("sdpa-math", lambda: tiny_gpt.naive()(ids))
-    assert "sdpa-math" in BACKENDS
 
 
 def test_blocks_run_in_ranges_while_it_lasts(tiny_gpt):

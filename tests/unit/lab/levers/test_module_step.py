@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from peakward.lab.levers import module_levers
 from peakward.lab.levers.module_levers import SdpaCalls
 from peakward.lab.levers.module_step import (
     GivenBatch,
@@ -16,6 +15,7 @@ from peakward.lab.levers.module_step import (
 )
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.models.given_module import GivenModule
+from peakward.lab.rewriting import rewriting
 from peakward.records.case import Workload
 from peakward.records.errors import PeakwardError
 
@@ -84,10 +84,11 @@ def test_gradients_of_micro_batches_are_averaged(make_module_case):
     [
         ("half", {}, "expected a module with parameters in fp32, got .* in float16"),
         ("on_meta", {}, "expected parameters with values, got embedding.weight on the device meta"),
-        ("build", {"attention": "flash"}, "attention flash is called by the module: call"),
-        ("build", {"attention": "sdpa"}, "attention sdpa is the module's to call"),
+        ("build", {"attention": "sdpa"}, "it calls scaled_dot_product_attention already"),
+        ("build", {"attention": "flash-decode"}, "is called by the module: call peakward.kernels"),
+        ("with_batch", {"loss": "chunked"}, "torch's cross_entropy in its forward pass"),
         ("build", {"precision": "fp8"}, "precision fp8 is a choice of each layer"),
-        ("naive", {"attention": "sdpa-math"}, "expected a module that calls torch's scaled_dot"),
+        ("without_blocks", {"attention": "sdpa-math"}, "expected a module with attention"),
     ],
 )
 def test_what_cannot_be_is_refused(factory, settings, line, make_module_case):
@@ -113,14 +114,34 @@ def test_attention_is_looked_for_in_the_types_that_steps_run_in(make_module_case
     """cuDNN's kernel, which takes 16-bit ones alone, refuses a call in others."""
     asked = []
 
-    def expect(_attention, forward):
+    def settle(_module, forward):
         with SdpaCalls() as seen:
             forward()
         asked.append(seen.dtypes)
 
-    monkeypatch.setattr(module_levers, "expect_sdpa", expect)
+    monkeypatch.setattr(rewriting, "settle", settle)
     with prepare(make_module_case("py:tiny_gpt:build", precision="bf16-mixed")):
         assert asked == [{torch.bfloat16}]
+
+
+@pytest.mark.parametrize(
+    ("factory", "settings"),
+    [
+        ("naive", {"attention": "sdpa"}),
+        ("naive", {"attention": "sdpa-math", "checkpointing": "every-block"}),
+        ("build", {"loss": "chunked"}),
+    ],
+    ids=["attention", "recomputed", "loss"],
+)
+def test_parts_are_replaced_inside_the_module(factory, settings, make_module_case):
+    found = []
+    for each in ({}, settings):
+        case = make_module_case(f"py:tiny_gpt:{factory}", pass_="forward_backward", **each)
+        with prepare(case) as step:
+            step.model.eval()
+            step.step()
+            found.append(step.gradients())
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(*found, strict=True))
 
 
 class Spoilt(torch.nn.Module):
