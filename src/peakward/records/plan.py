@@ -134,7 +134,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     n_parameters: int | None = None
     """All parameters of the model, also those that a token does not use. None in older plans."""
     notes: tuple[str, ...] = ()
-    """What the plan leaves out of what was asked for."""
+    """Parts of the request that the plan leaves out."""
 
 
 class ServingSite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
