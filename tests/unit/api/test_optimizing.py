@@ -2,6 +2,7 @@
 
 import time
 
+import msgspec
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -58,6 +59,11 @@ def test_the_best_is_found_applied_proved_and_taken_back(calibrated):
     assert again.levers == ("bf16-mixed",)
     assert again.proof is None
     again.undo()
+    (trial,) = found.report.trials
+    both = msgspec.structs.replace(trial, lever="bf16-mixed + fused-optimizer")
+    together = pw.apply(msgspec.structs.replace(found.report, trials=(both,)), model, optimizer)
+    assert together.levers == ("bf16-mixed", "fused-optimizer"), "proved as one step"
+    together.undo()
     with pytest.raises(
         pw.PeakwardError, match="expected a Waits, which the study is of, got a Block"
     ):

@@ -3,7 +3,10 @@
 import pytest
 
 from peakward.lab.measure import compile_report
-from peakward.records.measurement import Run
+from peakward.lab.measure.isolated import Workers
+from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.measurement import Protocol, Run
+from peakward.records.model_shape import ModelShape
 
 BREAK = (
     "Unsupported Tensor.item() call with capture_scalar_outputs=False\n"
@@ -70,3 +73,33 @@ def test_real_counters_of_a_break_and_a_recompilation():
     assert any("size mismatch" in each for each in found.reasons)
     compile_report.reset()
     assert compile_report.read(Run(warmup_s=(1.0,), steps_s=(1.0,))).n_graphs == 0
+
+
+@pytest.mark.full
+def test_what_one_worker_compiled_another_takes_from_the_cache(tmp_path, monkeypatch):
+    """Also where another optimizer steps. On two cores 129 s became 11."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    shape = ModelShape(
+        name="t",
+        vocab_size=64,
+        n_layers=1,
+        d_model=32,
+        d_ff=64,
+        n_heads=2,
+        n_kv_heads=2,
+        head_dim=16,
+        max_seq_len=16,
+    )
+    protocol = Protocol(warmup_steps=1, min_steps=2, max_steps=2, phases=False)
+    cached = []
+    with Workers() as workers:
+        for optimizer in ("adamw-foreach", "adamw-foreach", "adamw-fused"):
+            case = ModelCase(
+                model=shape,
+                workload=Workload(batch_size=2, seq_len=16, pass_="train_step"),
+                configuration=Configuration(compile="default", optimizer=optimizer),
+                device="cpu",
+            )
+            cached.append(workers.measure(case, protocol).compile.n_cached_graphs)
+            workers.close()
+    assert cached == [0, 4, 4], "forward and backward, of the block and of the readout"
