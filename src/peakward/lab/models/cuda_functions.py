@@ -6,7 +6,10 @@ whose list of functions that compute in fp32 is CUDA's own (ATen/autocast_mode.h
 AT_FORALL_FP32_SET_OPT_DTYPE).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +64,21 @@ class AsOnCuda(TorchFunctionMode):
             with torch.autocast("cpu", enabled=False):
                 return attention(Call(*args, **kwargs), self._compute_capability)
         return func(*args, **kwargs)
+
+
+@contextmanager
+def autocast_for_cuda() -> Iterator[None]:
+    """While it lasts, autocast for CUDA is on for the stand-ins, which lie on a CPU. Without a GPU torch would
+    leave it off."""
+    made = torch.autocast.__init__
+
+    def make(self: torch.autocast, device_type: str, dtype: Any = None, **settings: Any) -> None:
+        if device_type == "cuda":
+            device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
+        made(self, device_type, dtype, **settings)
+
+    with patch.object(torch.autocast, "__init__", make):
+        yield
 
 
 def _widened(tensor: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from peakward.hardware.attention_backend import HOPPER, ComputeCapability
-from peakward.lab.models.cuda_functions import AS_ON_CUDA, AsOnCuda
+from peakward.lab.models.cuda_functions import AS_ON_CUDA, AsOnCuda, autocast_for_cuda
 from peakward.lab.models.given_module import expect_plain
 from peakward.lab.models.known_values import KnownValues, not_traced
 from peakward.lab.models.lifetimes import LifetimeRecorder
@@ -94,6 +94,7 @@ def capture_module(
         with (
             untouched(module),
             not_traced(),
+            autocast_for_cuda(),
             FakeTensorMode(allow_non_fake_inputs=True),
             AsOnCuda(compute_capability),
             step.known,

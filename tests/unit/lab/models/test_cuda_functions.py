@@ -37,3 +37,23 @@ def test_without_it_nothing_is_widened():
     module = nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1)).bfloat16()
     found = capture_module(module, (torch.randn(4, 8).bfloat16(),)).graph.operators
     assert {operand.dtype for each in found for operand in each.inputs} == {"bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "dtype"), [({"dtype": torch.bfloat16}, "bfloat16"), ({}, "float16")]
+)
+def test_a_module_s_own_autocast_for_cuda_is_on(settings, dtype):
+    """Also where torch has no CUDA; its type there is by default fp16."""
+
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x):
+            with torch.autocast("cuda", **settings):
+                return self.linear(x)
+
+    found = capture_module(Mixed(), (torch.randn(4, 8),)).graph.operators
+    (product,) = [each for each in found if each.flops]
+    assert {each.dtype for each in product.inputs} == {dtype}
