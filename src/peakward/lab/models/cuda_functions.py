@@ -68,7 +68,7 @@ class AsOnCuda(TorchFunctionMode):
 
 @contextmanager
 def autocast_for_cuda() -> Iterator[None]:
-    """While it lasts, autocast for CUDA is on for the stand-ins, which lie on a CPU. Without a GPU torch would
+    """While it lasts, autocast for CUDA is on for stand-ins on a CPU. Without a GPU torch would
     leave it off."""
     made = torch.autocast.__init__
 
