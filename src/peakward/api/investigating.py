@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+import msgspec
+
 from peakward.api import session
 from peakward.api.cases import checked, levers_named
 from peakward.api.machine import (
@@ -31,6 +33,7 @@ from peakward.records.study import Study
 from peakward.tune.bench import Obstacle
 from peakward.tune.investigation import Aim, Investigation
 from peakward.tune.ledger import Budget
+from peakward.tune.patching import call_site
 from peakward.tune.run import OnPrediction
 from peakward.tune.run import investigate as investigated
 
@@ -265,6 +268,7 @@ def _run_module(
         command=MODULE_COMMAND.format(name=type(module).__name__),
         to_command=no_command,
     )
+    asked = msgspec.structs.replace(asked, called=call_site("run", module))
     return on_copies(asked, taken, db)
 
 

@@ -19,6 +19,7 @@ from peakward.records.study import Study
 from peakward.store import artefacts
 from peakward.tune.costs import HEADLINE
 from peakward.tune.investigation import Investigation
+from peakward.tune.patching import call_site
 
 if TYPE_CHECKING:
     import torch
@@ -97,6 +98,7 @@ def investigate(
         command=STEP_COMMAND.format(name=called),
         obstacle=obstacle,
         to_command=no_command,
+        called=call_site("investigate", model),
     )
     with Store.open(place) as store, workers:
         sweep = Sweep(store, workers, here.environment)

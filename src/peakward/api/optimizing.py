@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from peakward.api import session, stored
 from peakward.api.investigating import (
     MODULE_COMMAND,
@@ -26,6 +28,7 @@ from peakward.store import artefacts
 from peakward.tune.investigation import Aim
 from peakward.tune.lever_stack import LeverStack, parts
 from peakward.tune.optimized import Optimized
+from peakward.tune.patching import call_site
 
 if TYPE_CHECKING:
     import torch
@@ -74,7 +77,7 @@ def optimize(
         db: where results are kept.
 
     Returns:
-        The handle: `.levers`, `.report`, `.certificate`, `.proof`, `.step(batch)` and `.undo()`.
+        The handle: `.levers`, `.report`, `.certificate`, `.proof`, `.step(batch)`, `.patch()` and `.undo()`.
 
     Raises:
         PeakwardError: a model, a batch or a loss that cannot be stepped, or a named lever that cannot apply.
@@ -113,6 +116,7 @@ def optimize(
         to_command=no_command,
         beside=_in_place(live, case.configuration),
     )
+    asked = msgspec.structs.replace(asked, called=call_site("optimize", model))
     found = on_copies(asked, taken, place)
     stack = _stack(found, case)
     return Optimized(found, live, stack, loss=loss, batch=batch, aim=sought, until_s=ends_s)

@@ -9,7 +9,6 @@ import tyro
 
 from peakward.api.investigating import DEFAULT_BUDGET_S, aim, carry_out, investigation
 from peakward.api.machine import Machine, this_machine
-from peakward.api.patching import best_of, patched
 from peakward.api.reproduce import to_command
 from peakward.cli import options, output, parse, watch
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
@@ -25,6 +24,7 @@ from peakward.report.run.investigation import read
 from peakward.store import artefacts
 from peakward.tune.dry_run import planned
 from peakward.tune.investigation import Investigation
+from peakward.tune.patching import of_study
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,14 +119,14 @@ def _with_patch(study: Study, given: Options) -> Study:
     """The study with its patch, which is written, where one was asked for and a lever was kept.
 
     Raises:
-        PeakwardError: as `api.patching.patched`.
+        PeakwardError: as `of_study`.
     """
     if given.write_patch is None or study.interrupted:
         return study
     if read(study).best is None:
         said = f"No patch was written to {given.write_patch}: no gain was confirmed."
         return msgspec.structs.replace(study, notes=(*study.notes, said))
-    found = patched(best_of(study))
+    found = of_study(study)
     if found.text:
         artefacts.write(Path(given.write_patch), found.text.encode())
         found = msgspec.structs.replace(found, written_to=given.write_patch)

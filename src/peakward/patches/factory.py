@@ -1,5 +1,4 @@
-"""Lines of torch for the model that a factory returns, or that a call is given: a function of them, and its
-call where the model is."""
+"""Lines of torch for the model that a factory returns: a function of them, called before it is returned."""
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +11,6 @@ Made = Literal["module", "tuple", "object"]
 """The result of a factory: the module, a tuple that begins with it, or an object that has it as `.module`."""
 NAME = "faster"
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-_Simple = ast.Expr | ast.Assign | ast.AnnAssign | ast.Return
 
 
 class Lines(NamedTuple):
@@ -39,9 +37,9 @@ def in_factory(source: Source, place: Place, made: Made, lines: Lines) -> tuple[
         PeakwardError: the factory cannot be found in the file, or returns nothing that can be told.
     """
     node, top = _found(source, place)
-    name = _free(source, NAME)
+    name = free(source, NAME)
     if isinstance(node, ast.ClassDef):
-        return (*_in_constructor(source, node, name), *_defined(source, top, name, lines, "module"))
+        return (*_in_constructor(source, node, name), *defined(source, top, name, lines, "module"))
     values = [node.body] if isinstance(node, ast.Lambda) else list(_returned(node.body))
     if not values:
         raise PeakwardError(
@@ -53,39 +51,7 @@ def in_factory(source: Source, place: Place, made: Made, lines: Lines) -> tuple[
         values = [each for each in firsts if each is not None]
     calls = [edit for each in values for edit in _wrapped(source, each, name)]
     given: Made = "module" if inside else made
-    return (*calls, *_defined(source, top, name, lines, given))
-
-
-def behind_call(source: Source, line: int, function: str, lines: Lines) -> tuple[Edit, ...]:
-    """The edits that give the first argument of a call these lines: in the place of the call where nothing
-    uses its result, else behind it.
-
-    Args:
-        line: a line that the call is on.
-        function: the last name of what is called.
-
-    Raises:
-        PeakwardError: the call is not found, or its model has no name.
-    """
-    top, statement, call = _called(source, line, function)
-    model = next((each.value for each in call.keywords if each.arg in ("model", "case")), None)
-    if function != "investigate" and call.args:
-        model = call.args[0]
-    if model is None or not _is_name(model):
-        raise PeakwardError(
-            f"expected the model of {function} in {source.path}:{line} to be a name, got an expression: "
-            "give it one"
-        )
-    name = _free(source, NAME)
-    made = f"{name}({source.text(model).decode()})"
-    start, end = source.span(statement)
-    if _is_unused(source.tree, statement, call):
-        edit = Edit(start, end, made.encode())
-    else:
-        at = source.line_after(statement)
-        before = b"" if source.content[at - 1 : at] in (b"\n", b"\r") else source.newline
-        edit = Edit(at, at, before + source.indent_of(statement) + made.encode() + source.newline)
-    return (edit, *_defined(source, top, name, lines, "module"))
+    return (*calls, *defined(source, top, name, lines, given))
 
 
 def _found(source: Source, place: Place) -> tuple[_Function | ast.ClassDef, ast.stmt]:
@@ -168,7 +134,7 @@ def _returns(body: Iterable[ast.AST]) -> Iterator[bool]:
             yield from _returns(ast.iter_child_nodes(node))
 
 
-def _defined(
+def defined(
     source: Source, top: ast.stmt, name: str, lines: Lines, given: Made
 ) -> tuple[Edit, ...]:
     """The function before the statement that calls it, and its imports.
@@ -179,6 +145,8 @@ def _defined(
     has = "model" if given == "module" else "made"
     part = {"module": None, "tuple": "model = made[0]", "object": "model = made.module"}[given]
     body = ([] if part is None else [part]) + list(lines.body)
+    if body[:1] and body[0].startswith("def "):
+        body.insert(0, "")
     text = [
         f"def {name}({has}):",
         f'    """{lines.said}"""',
@@ -193,7 +161,7 @@ def _defined(
     return (*imports, Edit(at, at, source.lines([*gap, *text])))
 
 
-def _free(source: Source, name: str) -> str:
+def free(source: Source, name: str) -> str:
     """The name, with a number where the file uses it."""
     used = set(bound_names(source.tree))
     for node in ast.walk(source.tree):
@@ -203,51 +171,3 @@ def _free(source: Source, name: str) -> str:
             used.add(node.arg)
     numbered = (f"{name}_{number}" for number in range(2, len(used) + 3))
     return name if name not in used else next(each for each in numbered if each not in used)
-
-
-def _called(source: Source, line: int, function: str) -> tuple[ast.stmt, _Simple, ast.Call]:
-    """The statement of the file's top, the innermost statement, and the call in it."""
-    found = [
-        (top, statement, call)
-        for top in source.tree.body
-        for statement in ast.walk(top)
-        if isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign | ast.Return)
-        and statement.value is not None
-        for call in ast.walk(statement.value)
-        if isinstance(call, ast.Call)
-        and _last_name(call.func) == function
-        and call.lineno <= line <= (call.end_lineno or line)
-    ]
-    if len(found) != 1:
-        raise PeakwardError(
-            f"expected one call of {function} in {source.path}:{line}, got {len(found)}: write it as a "
-            "statement of its own"
-        )
-    return found[0]
-
-
-def _last_name(node: ast.expr) -> str | None:
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case _:
-            return None
-
-
-def _is_name(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _is_name(node.value))
-
-
-def _is_unused(tree: ast.Module, statement: _Simple, call: ast.Call) -> bool:
-    """Whether nothing reads what the statement makes of the call."""
-    if statement.value is not call or isinstance(statement, ast.Return):
-        return False
-    if isinstance(statement, ast.Expr):
-        return True
-    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-    if not (len(targets) == 1 and isinstance(targets[0], ast.Name)):
-        return False
-    loads = (
-        each for each in ast.walk(tree) if isinstance(each, ast.Name) and each.id == targets[0].id
-    )
-    return all(isinstance(each.ctx, ast.Store) for each in loads)

@@ -110,6 +110,19 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Levers that were faster when screened, but not confirmed for lack of time."""
 
 
+class CallSite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The call in a file of the user's that a study of what lives in its process began with."""
+
+    function: str
+    """The public function that was called."""
+    line: int
+    blocks: str | None = None
+    """An expression of `model` that gives its repeated blocks."""
+    files: tuple[tuple[str, str], ...]
+    """Paths of files below the working directory with digests of their content: of the call's, then of those
+    that define the model."""
+
+
 class Patch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The best of a run as a change of the user's own files, and what it was checked to give."""
 
@@ -168,6 +181,8 @@ class Study(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     conclusions: tuple[Conclusion, ...] = ()
     patch: Patch | None = None
     """For `run` of a user's module: the best as a change of its files, where one was asked for."""
+    called: CallSite | None = None
+    """The call that began it, where a file of the user's made it."""
     unfinished: Unfinished | None = None
     """For `run`: None where the budget sufficed, and in studies older than this field."""
     interrupted: bool = False

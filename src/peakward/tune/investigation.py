@@ -7,6 +7,7 @@ import msgspec
 from peakward.levers.catalogue import changes, numerics_class, pull
 from peakward.records.case import LeverCase
 from peakward.records.lever import Lever, NumericsClass, Objective, Trial
+from peakward.records.study import CallSite
 from peakward.report.format import format_cell
 from peakward.stats.pairs import judged, read
 from peakward.tune.bench import Obstacle
@@ -132,6 +133,8 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
     to_command: Callable[[LeverCase], str | None]
     """The command line that measures a case."""
     aim: Aim = Aim()
+    called: CallSite | None = None
+    """The call of the user's that asks for it."""
 
     def forbids(self, lever: Lever, base: LeverCase) -> str | None:
         """Why the lever is not to be tried on the base, or None."""

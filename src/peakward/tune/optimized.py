@@ -18,6 +18,7 @@ from peakward.tune.bench import COMPOSITION
 from peakward.tune.costs import TURN
 from peakward.tune.investigation import Aim
 from peakward.tune.lever_stack import LeverStack
+from peakward.tune.patching import of_study
 from peakward.tune.trials import Comparison, judged
 
 if TYPE_CHECKING:
@@ -119,6 +120,17 @@ class Optimized(Result):
         if self._step is None:
             self._step = self._new_step(self.configuration)
         return self._step(batch)
+
+    def patch(self) -> str:
+        """The levers as a unified diff of the file that called for them, for `patch -p1` or `git apply`.
+
+        The lines stand in the place of the call; what only reads the handle goes with it.
+
+        Raises:
+            PeakwardError: no lever was found; no file of the user's made the call, or it has changed since;
+                the handle is used for more than its report.
+        """
+        return of_study(self._study, n_rounds=0).text
 
     def undo(self) -> tuple[str, ...]:
         """Take every lever back. A second call does nothing.

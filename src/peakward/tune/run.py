@@ -128,6 +128,7 @@ def written_up(pipeline: Pipeline, store: "Store", started_at: str) -> Study:
         ),
         best_command=asked.to_command(best),
         steps=_steps(pipeline.held, ledger),
+        called=asked.called,
         unfinished=ledger.unfinished(),
         interrupted=pipeline.stopped
         or pipeline.explained.interrupted

@@ -1,14 +1,19 @@
 """The best of a run as a patch of the user's files, checked in a process before it is given."""
 
+import importlib.util
 import subprocess
+import sys
+from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 
-from peakward.api import patching
+from peakward.api.patching import patch
 from peakward.lab.models.module_source import fingerprint
 from peakward.records.case import AS_WRITTEN, ModuleCase, Workload
 from peakward.records.errors import PeakwardError
+from peakward.tune import patching
 
 MODEL = """\
 import math
@@ -80,6 +85,109 @@ def case(**settings):
         configuration=msgspec.structs.replace(AS_WRITTEN, **settings),
         device="cpu",
     )
+
+
+def of(base, best, called=None):
+    """A study of that baseline and that best."""
+    place = Path(__file__).parents[2] / "golden" / "studies.py"
+    spec = importlib.util.spec_from_file_location("studies", place)
+    studies = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(studies)
+    study = studies.run_study()
+    first, last = study.measurements[0], study.measurements[-1]
+    trial = msgspec.structs.replace(study.trials[0], base=base, candidate=best)
+    return msgspec.structs.replace(
+        study,
+        measurements=(
+            msgspec.structs.replace(first, case=base),
+            msgspec.structs.replace(last, case=best),
+        ),
+        trials=(trial,),
+        steps=(trial.id,),
+        called=called,
+    )
+
+
+SCRIPT = """\
+import torch
+
+from parts.model import Model
+
+model = Model()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+found = run(
+    model,
+    torch.ones(2, 8, dtype=torch.long),
+)
+logits = model(torch.arange(16).view(2, 8))
+"""
+
+
+RUN = eval(
+    'lambda model, _batch: call_site("run", model)',
+    {"__name__": "peakward.api.stub", "call_site": patching.call_site},
+)
+"""In the place of a public function: frames of Peakward's own are passed over."""
+
+
+def ran(text, run):
+    """The script's names, as Python would run it."""
+    space = {"__name__": "script", "run": run}
+    exec(compile(text, str(Path("train.py").resolve()), "exec"), space)
+    return space
+
+
+@pytest.fixture
+def script(folder, monkeypatch):
+    monkeypatch.syspath_prepend(folder)
+    for name in ("parts", "parts.model"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (folder / "train.py").write_text(SCRIPT)
+    yield folder / "train.py"
+    for name in ("parts", "parts.model"):
+        sys.modules.pop(name, None)
+
+
+def live(**settings):
+    return msgspec.structs.replace(case(**settings), source="live:Model")
+
+
+def test_lines_stand_in_the_place_of_a_call(script):
+    site = ran(SCRIPT, RUN)["found"]
+    assert site.blocks == "model.layers.h"
+    assert [path for path, _ in site.files] == ["train.py", "parts/model.py"]
+    best = live(precision="bf16-mixed", attention="sdpa", optimizer="adamw-fused")
+    text = patch(of(live(), best, called=site))
+    subprocess.run(("git", "apply"), input=text.encode(), check=True)
+    after = script.read_text()
+    assert "run(" not in after
+    assert "faster(model)\n" in after
+    assert "fused=True" in after
+    assert "scaled_dot_product_attention" in Path("parts/model.py").read_text()
+    for name in ("parts", "parts.model"):
+        sys.modules.pop(name, None)
+    logits = ran(after, None)["logits"]
+    assert logits.dtype == torch.float32
+    assert logits.grad_fn.name().startswith("ToCopy")
+
+
+def test_a_call_whose_file_has_changed_is_refused(script):
+    site = ran(SCRIPT, RUN)["found"]
+    script.write_text(SCRIPT + "\n")
+    with pytest.raises(PeakwardError, match=r"expected train.py as it was when run was called"):
+        patch(of(live(), live(precision="bf16"), called=site))
+
+
+def test_a_call_of_no_file_has_no_place(script):
+    script.unlink()
+    assert ran(SCRIPT, RUN)["found"] is None
+
+
+def test_studies_of_no_file_of_the_users_are_refused(folder):
+    with pytest.raises(PeakwardError, match="expected a run of py:"):
+        patch(of(live(), live(precision="bf16")))
+    with pytest.raises(PeakwardError, match="nothing to patch"):
+        patch(of(live(), live()))
 
 
 def test_the_patched_files_compute_as_the_best(folder):

@@ -12,7 +12,8 @@ import torch
 from peakward.lab.levers.in_place import Applied, Live
 from peakward.lab.models.given_module import given_as_is
 from peakward.levers.in_code import in_module
-from peakward.patches.factory import Lines, Place, behind_call, first_line, in_factory
+from peakward.patches.call import at_call
+from peakward.patches.factory import Lines, Place, first_line, in_factory
 from peakward.patches.source import Source, unified_diff
 from peakward.records.case import AS_WRITTEN
 from peakward.records.errors import PeakwardError
@@ -32,7 +33,8 @@ class Block(nn.Module):
         self.inner, self.outer = nn.Linear(8, 8), nn.Linear(8, 8)
 
     def forward(self, x):
-        return x + self.outer(self.inner(x).relu())
+        y = self.inner(x)
+        return x + self.outer(nn.functional.scaled_dot_product_attention(y, y, y))
 
 
 class Model(nn.Module):
@@ -284,10 +286,10 @@ def test_a_file_that_is_no_python_in_utf8_is_refused(text):
         Source("m.py", text)
 
 
-def called(text, line):
+def called(text, line, function="run"):
     source = Source("m.py", text.encode())
     lines = Lines(imports=("import torch",), body=("model.eval()",), said="Faster.")
-    return source.edited(behind_call(source, line, "run", lines)).decode()
+    return source.edited(at_call(source, line, function, lines)).decode()
 
 
 def test_a_call_whose_result_is_unused_makes_room_for_the_lines():
@@ -305,3 +307,15 @@ def test_lines_stand_behind_a_call_whose_result_is_used():
 def test_a_model_without_a_name_is_refused():
     with pytest.raises(PeakwardError, match="to be a name"):
         called("import peakward as pw\npw.run(make(), batch)\n", 2)
+
+
+def test_a_handle_that_is_only_read_goes_with_its_call():
+    text = "import peakward as pw\nhandle = pw.optimize(model, batch)\nprint(handle.patch())\ntrain(model)\n"
+    changed = called(text, 2, "optimize")
+    assert changed.endswith("faster(model)\npass\ntrain(model)\n")
+
+
+@pytest.mark.parametrize("use", ["loss = handle.step(batch)", "handle.undo()", "keep(handle)"])
+def test_a_handle_that_does_something_is_refused(use):
+    with pytest.raises(PeakwardError, match="to be read alone"):
+        called(f"import peakward as pw\nhandle = pw.optimize(model, batch)\n{use}\n", 2, "optimize")

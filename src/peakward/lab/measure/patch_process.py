@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import nn
 
 from peakward.kernels.ops.loss.api import implementation
 from peakward.lab.data.feed import Resident
@@ -25,7 +24,14 @@ from peakward.lab.measure.messages import TurnsRequest
 from peakward.lab.measure.patch_check import Ask, Built, Compared, Refused
 from peakward.lab.measure.site import Site
 from peakward.lab.models import module_source, python_source
-from peakward.lab.models.given_module import GivenModule, given_as_is, repeated_blocks
+from peakward.lab.models.given_module import (
+    GivenModule,
+    blocks_of,
+    files_of,
+    given_as_is,
+    is_of_working_directory,
+    repeated_blocks,
+)
 from peakward.lab.numerics.judge import Outputs, judge, outputs
 from peakward.lab.numerics.of_module import MAX_LAYERS, few_tokens, of_module
 from peakward.levers.precision import fp32_matmuls
@@ -60,41 +66,7 @@ def _built(case: ModuleCase) -> Built:
         file=code[0],
         name=code[1],
         line=code[2],
-        modules=tuple(
-            dict.fromkeys(_files(type(each)) for each in module.modules() if _files(type(each)))
-        ),
-    )
-
-
-def blocks_of(module: nn.Module) -> str | None:
-    """An expression of `model` that gives the repeated blocks; None where it repeats none."""
-    blocks = repeated_blocks(module)
-    if blocks is None:
-        return None
-    path = next(name for name, each in module.named_modules() if each is blocks)
-    found: Any = module
-    for part in path.split(".") if path else ():
-        found = getattr(found, part, None)
-    if found is blocks and all(each.isidentifier() for each in path.split(".") if path):
-        return f"model.{path}" if path else "model"
-    return f'model.get_submodule("{path}")'
-
-
-def _files(kind: type) -> str:
-    """The file of a class in the working directory, else nothing."""
-    try:
-        file = Path(inspect.getsourcefile(kind) or "").resolve()
-    except TypeError:
-        return ""
-    return str(file) if _is_theirs(file) else ""
-
-
-def _is_theirs(file: Path) -> bool:
-    inside = file.is_relative_to(Path.cwd().resolve())
-    return (
-        inside
-        and "site-packages" not in file.parts
-        and not file.is_relative_to(python_source.PACKAGE)
+        modules=files_of(module),
     )
 
 
@@ -224,7 +196,11 @@ def _patched(files: Mapping[Path, bytes]) -> Iterator[None]:
 
 def _is_imported(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
-    return module.__name__ != "__main__" and file is not None and _is_theirs(Path(file).resolve())
+    return (
+        module.__name__ != "__main__"
+        and file is not None
+        and is_of_working_directory(Path(file).resolve())
+    )
 
 
 class Overlay(MetaPathFinder):

@@ -4,6 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from peakward.records import check
 from peakward.records.errors import PeakwardError, quoted
 
+PACKAGE = Path(__file__).parents[2]
 Loss = Callable[[Any], Tensor]
 """The loss as a function of the module's output; a scalar."""
 
@@ -254,3 +256,36 @@ def _alike(blocks: nn.ModuleList | nn.Sequential) -> bool:
     layers."""
     kinds = {type(each) for each in blocks}
     return len(blocks) > 1 and len(kinds) == 1 and any(True for _ in blocks[0].children())
+
+
+def blocks_of(module: nn.Module) -> str | None:
+    """An expression of `model` that gives the repeated blocks; None where it repeats none."""
+    blocks = repeated_blocks(module)
+    if blocks is None:
+        return None
+    path = next(name for name, each in module.named_modules() if each is blocks)
+    found: Any = module
+    for part in path.split(".") if path else ():
+        found = getattr(found, part, None)
+    if found is blocks and all(each.isidentifier() for each in path.split(".") if path):
+        return f"model.{path}" if path else "model"
+    return f'model.get_submodule("{path}")'
+
+
+def files_of(module: nn.Module) -> tuple[str, ...]:
+    """The absolute paths of the files in the working directory that define parts of a module."""
+    found: dict[str, None] = {}
+    for kind in dict.fromkeys(type(each) for each in module.modules()):
+        try:
+            file = Path(inspect.getsourcefile(kind) or "").resolve()
+        except (OSError, TypeError):  # Made in a notebook, or in C.
+            continue
+        if is_of_working_directory(file):
+            found[str(file)] = None
+    return tuple(found)
+
+
+def is_of_working_directory(file: Path) -> bool:
+    """Whether a file is below it, and is neither of an installed package nor Peakward's own."""
+    inside = file.is_relative_to(Path.cwd().resolve()) and file.is_file()
+    return inside and "site-packages" not in file.parts and not file.is_relative_to(PACKAGE)

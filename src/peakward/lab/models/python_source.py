@@ -10,10 +10,9 @@ from typing import Any, Never
 
 import torch
 
-from peakward.lab.models.given_module import GivenModule, given
+from peakward.lab.models.given_module import PACKAGE, GivenModule, given
 from peakward.records.errors import PeakwardError, SourceError
 
-PACKAGE = Path(__file__).parents[2]
 OFFERED = ("batch_size", "seq_len", "device")
 """The arguments that a factory is given if it takes them by name."""
 

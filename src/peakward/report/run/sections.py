@@ -106,7 +106,7 @@ def _patch_blocks(patch: Patch) -> tuple[Leaf, ...]:
             f"(best {format_cell(each.base_error, 'count')})"
             for each in patch.numerics.errors
         )
-        blocks.append(Paragraph(text=f"Errors against fp64: {errors}."))
+        blocks.append(Paragraph(text=f"Errors of the patched module against fp64: {errors}."))
     if patch.left:
         blocks += [Paragraph(text="By hand:"), Items(texts=patch.left)]
     if patch.text:
