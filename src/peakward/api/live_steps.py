@@ -65,7 +65,7 @@ def investigate(
     if name is not None:
         check.line(name, "name")
     if loader is not None:
-        _expect_loader(loader)
+        expect_loader(loader)
     if tokens_per_step is not None:
         tokens_per_step = check.rate(tokens_per_step, "tokens_per_step")
     place = check.path(db, "db")
@@ -165,7 +165,11 @@ def _of_a_step(case: StepCase) -> tuple[Lever, ...]:
     )
 
 
-def _expect_loader(given: object) -> None:
+def expect_loader(given: object) -> None:
+    """
+    Raises:
+        PeakwardError: it gives no batches.
+    """
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise PeakwardError(
             f"expected a loader that gives batches, got {quoted(given)}: give a DataLoader or a list"

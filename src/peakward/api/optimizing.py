@@ -16,11 +16,12 @@ from peakward.api.investigating import (
     on_copies,
     seconds_of,
 )
+from peakward.api.live_steps import expect_loader
 from peakward.api.machine import this_machine
 from peakward.api.session import DB
 from peakward.levers import catalogue
 from peakward.records import check
-from peakward.records.case import Configuration, LeverCase, ModuleCase
+from peakward.records.case import Configuration, LeverCase, ModuleCase, StepCase
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.lever import Lever, NumericsClass, Objective
 from peakward.records.study import Study
@@ -129,18 +130,21 @@ def apply(
     *,
     batch: "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None" = None,
     loss: "Callable[..., torch.Tensor] | None" = None,
+    loader: Iterable[Any] | None = None,
 ) -> Optimized:
     """Apply what an earlier study found to a model and an optimizer in place, without a search.
 
     Args:
-        study: of `optimize` or `run`, or the path of its file or database.
+        study: of `optimize`, `investigate` or `run`, or the path of its file or database.
         model: of the class and with the parameters that the study is of, on the same kind of device.
         optimizer: the one that trains it.
+        loader: the one that feeds an investigated step; `.loader` of the handle is what is made of it.
         batch: what to certify and prove it on, as for `optimize`; None: it is applied as it is.
         loss: as for `optimize`.
 
     Raises:
-        PeakwardError: no study of a module, or one of another model.
+        PeakwardError: no study of a module or a live step, or one of another model; a loader that no other
+            can be made of, or for a study of a module.
     """
     if not isinstance(study, Study):
         study = stored.load(str(check.path(study, "a study")), DB)
@@ -162,29 +166,48 @@ def apply(
     expect_live(expect_module(model), optimizer)
     expect_plain(model)
     if batch is not None:
+        if isinstance(base, StepCase):
+            raise PeakwardError(
+                "expected no batch for the study of a live step, got one: the step itself says what it "
+                "computes; leave it out"
+            )
         given((model, batch, loss))
     expect_model_of(base, study.measurements[0].n_parameters, model)
+    fed = None if loader is None else _fed(stack, loader)
     live = Live(model=model, optimizer=optimizer, keeps_buffers=keeps_buffers(model))
     return Optimized(
-        study, live, stack, loss=loss, batch=batch, aim=Aim(), until_s=time.monotonic()
+        study, live, stack, loss=loss, batch=batch, aim=Aim(), until_s=time.monotonic(), loader=fed
     )
 
 
-def _base(study: Study) -> ModuleCase:
-    """The module as it was before the study.
+def _fed(stack: LeverStack, given: Iterable[Any]) -> Iterable[Any]:
+    """The loader that the stack makes of the given one."""
+    from peakward.lab.levers.given_step import loader_of
+
+    if not isinstance(stack.top, StepCase):
+        raise PeakwardError(
+            "expected no loader for a study of a module, got one: its levers leave the loader alone"
+        )
+    expect_loader(given)
+    return loader_of(stack.top, given)
+
+
+def _base(study: Study) -> ModuleCase | StepCase:
+    """The module or the live step as it was before the study.
 
     Raises:
         PeakwardError: it is of no module, or no search.
     """
     base = study.measurements[0].case if study.measurements else None
-    if not isinstance(base, ModuleCase) or study.steps is None:
+    if not isinstance(base, ModuleCase | StepCase) or study.steps is None:
         raise PeakwardError(
-            f"expected a study by pw.optimize or pw.run of a module, got {quoted(study.title)}: run one"
+            f"expected a study by pw.optimize, pw.investigate or pw.run of a module, got "
+            f"{quoted(study.title)}: run one"
         )
     return base
 
 
-def _stack(study: Study, base: ModuleCase) -> LeverStack:
+def _stack(study: Study, base: ModuleCase | StepCase) -> LeverStack:
     """The levers of the study's best composition, on its baseline."""
     by_id = {each.id: each.lever for each in study.trials}
     names = (by_id[each] for each in study.steps or () if each in by_id)

@@ -1,7 +1,7 @@
 """A model with a configuration at work in it: applied where the model lives, proved there, and taken back."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,7 @@ class Optimized(Result):
         proof: the step of the live model with and without the levers, timed in turns in this process; None
             where it was not timed.
         notes: what was not applied, was taken back or was lost, and why.
+        loader: what feeds the step from now on; None where none was given.
     """
 
     def __init__(
@@ -58,16 +59,19 @@ class Optimized(Result):
         batch: Any | None,
         aim: Aim,
         until_s: float,
+        loader: Iterable[Any] | None = None,
     ) -> None:
         """Certify and prove the levers in place and put them to work, or say why they are not at work.
 
         Args:
             batch: what to certify and prove them on; None: they are put to work as they are.
             until_s: the time by `time.monotonic` after which nothing more is timed.
+            loader: made of the caller's own.
         """
         self._study, self._live, self._stack, self._loss = report, live, stack, loss
         self._applied: Applied | None = None
         self._step: WholeStep | None = None
+        self.loader = loader
         self.certificate: NumericsVerdict | None = None
         self.proof: Trial | None = None
         self.notes: tuple[str, ...] = ()

@@ -1,5 +1,6 @@
 """`pw.investigate` of a live step: a study as `run` makes it, in this process."""
 
+import msgspec
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -8,8 +9,9 @@ import peakward as pw
 from peakward.api import live_steps
 from peakward.cli.main import main
 from peakward.lab.measure import probe
-from peakward.levers.catalogue import lever
+from peakward.levers.catalogue import lever, pull
 from peakward.records.calibration import Calibration, MatmulRate
+from peakward.tune.trials import trial_of
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def test_a_step_is_measured_profiled_diagnosed_and_reported(
     told = {each.lever: each.reason for each in study.trials if each.stage == "refused"}
     assert told["compile"] == "needs a C++ compiler on the PATH"
     assert "fused-optimizer" not in told
-    assert "fused-optimizer" in {each.lever for each in study.trials if each.numerics is not None}
+    assert "fused-optimizer" in {each.lever for each in study.trials if each.stage != "refused"}
     assert told["tf32"] == "needs cuda, got cpu"
     assert "which the step never calls" in told["sdpa-math"]
     assert "call torch.nn.functional.scaled_dot_product_attention instead" in told["sdpa"]
@@ -92,6 +94,43 @@ def test_the_wait_for_a_loader_is_told_apart(make_step, calibrated, monkeypatch)
     told = " ".join((*study.notes, *(each.lever for each in study.trials)))
     assert "workers-2" in told
     assert "workers-8" not in told
+
+
+def with_kept(study, name):
+    """The study as if that lever had been confirmed on its baseline."""
+    base = study.measurements[0]
+    top = pull(lever(name), base.case)
+    found = trial_of(name, base.case, top, study.environment.key, stage="confirmed", verdict="kept")
+    measured = (base, msgspec.structs.replace(base, case=top))
+    return msgspec.structs.replace(
+        study, trials=(found,), steps=(found.id,), measurements=measured, profiles=(), diagnoses=()
+    )
+
+
+def test_a_study_of_a_step_is_applied_to_its_handles(make_step, calibrated, monkeypatch):
+    monkeypatch.setattr(live_steps, "LEVERS", ())
+    monkeypatch.setattr(live_steps, "AROUND_A_CALL", ())
+    loader = DataLoader(torch.randint(50, (6, 16)), batch_size=2)
+    given = make_step(fed=True)
+    model, optimizer = given.model, given.optimizer
+    found = pw.investigate(
+        given.step, model=model, optimizer=optimizer, loader=loader, budget_s=300.0
+    )
+    fed = with_kept(found, "workers-2")
+    report = pw.markdown(fed)
+    assert "fast = pw.apply(study, model, optimizer, loader=loader)" in report
+    assert "loader = rebuilt(loader, n_workers=2" in report
+    fast = pw.apply(fed, model, optimizer, loader=loader)
+    assert fast.levers == ("workers-2",)
+    assert fast.loader.num_workers == 2
+    assert fast.loader.sampler is loader.sampler
+    fused = pw.apply(with_kept(found, "fused-optimizer"), model, optimizer, loader=loader)
+    assert optimizer.param_groups[0]["fused"]
+    assert fused.loader is loader
+    fused.undo()
+    assert not optimizer.param_groups[0]["fused"]
+    with pytest.raises(pw.PeakwardError, match="expected the parameters that the study is of"):
+        pw.apply(fed, torch.nn.Linear(2, 2))
 
 
 @pytest.mark.parametrize(

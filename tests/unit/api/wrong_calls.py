@@ -398,6 +398,7 @@ def calls(study: Any, calibration: Any, trace: Any) -> tuple[Call, ...]:
                 "optimizer": (*RECORD, torch.optim.SGD, module),
                 "batch": (5, "x", b"x", [], {}, Odd(), [5]),
                 "loss": FUNCTION,
+                "loader": (5, NAN, True, Odd(), iter([1]), "x", b"x", Path("x"), [batch]),
             },
         ),
         Call(

@@ -135,14 +135,19 @@ def feed_of(case: StepCase, given: Given) -> Iterator[GivenLoader | None]:
     if given.loader is None:
         yield None
         return
-    feed = GivenLoader(_loader(case, given.loader), case.device)
+    feed = GivenLoader(loader_of(case, given.loader), case.device)
     try:
         yield feed
     finally:
         feed.close()
 
 
-def _loader(case: StepCase, given: Iterable[Any]) -> Iterable[Any]:
+def loader_of(case: StepCase, given: Iterable[Any]) -> Iterable[Any]:
+    """The loader that the case makes of the given one.
+
+    Raises:
+        PeakwardError: none can be made of it.
+    """
     value = loader.chosen(case.configuration)
     if value == loader.AS_GIVEN:
         return given

@@ -31,6 +31,7 @@ from peakward.records.case import (
     Case,
     ModuleCase,
     ModulePass,
+    StepCase,
     Workload,
 )
 from peakward.records.errors import PeakwardError
@@ -82,8 +83,11 @@ def _shapes(module: nn.Module) -> str:
     return hashlib.sha256("\n".join(told).encode()).hexdigest()[:8]
 
 
-def expect_model_of(case: ModuleCase, n_parameters: int | None, model: nn.Module) -> None:
-    """Refuse a model that a study's case is not of, as far as its record says.
+def expect_model_of(
+    case: ModuleCase | StepCase, n_parameters: int | None, model: nn.Module
+) -> None:
+    """Refuse a model that a study's case is not of, as far as its record says; of a live step that is the
+    number of its parameters.
 
     Args:
         n_parameters: of the study's model, where it was measured.
@@ -92,7 +96,8 @@ def expect_model_of(case: ModuleCase, n_parameters: int | None, model: nn.Module
         PeakwardError: it is of another class, has other parameters or lies on another device.
     """
     name, device = type(model).__name__, type_of(_place(GivenModule(module=model)))
-    _, is_live, wanted = case.source.rpartition("live:")
+    source = case.source if isinstance(case, ModuleCase) else ""
+    _, is_live, wanted = source.rpartition("live:")
     n = sum(each.numel() for each in model.parameters())
     if is_live and wanted != name:
         raise PeakwardError(f"expected a {wanted}, which the study is of, got a {name}")

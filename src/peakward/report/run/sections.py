@@ -3,6 +3,7 @@
 import shlex
 
 from peakward.levers.in_code import in_program
+from peakward.levers.loader import AS_GIVEN, chosen
 from peakward.records.case import ModelCase, ModuleCase, StepCase
 from peakward.records.study import Patch, Study
 from peakward.report import findings
@@ -72,6 +73,7 @@ def panel(study: Study, read: RunParts) -> tuple[Panel, ...]:
     if study.patch is not None:
         blocks += _patch_blocks(study.patch)
     elif not isinstance(base, ModelCase) and not isinstance(best, ModelCase):
+        blocks += _applied_blocks(best) if isinstance(best, StepCase) else ()
         blocks += code_blocks(base, best)
         if base.name.startswith("py:") and study.command.startswith("peakward run"):
             blocks += [
@@ -83,6 +85,19 @@ def panel(study: Study, read: RunParts) -> tuple[Panel, ...]:
     if study.best_command is not None:
         blocks += [Paragraph(text="To measure the best again:"), Command(text=study.best_command)]
     return (Panel(title="How to have it", blocks=tuple(blocks)),) if blocks else ()
+
+
+def _applied_blocks(best: StepCase) -> tuple[Leaf, ...]:
+    """The lines that put the best to work in a live script."""
+    handles = [each for each in best.handles if each != "loader"]
+    fed = ["loader=loader"] if chosen(best.configuration) != AS_GIVEN else []
+    call = f"fast = pw.apply(study, {', '.join((*handles, *fed))})"
+    then = "  # then train from fast.loader" if fed else ""
+    return (
+        Paragraph(text="Before the loop, with what pw.investigate was given and returned:"),
+        Code(text=call + then),
+        Paragraph(text="Or by hand, as follows."),
+    )
 
 
 def _patch_blocks(patch: Patch) -> tuple[Leaf, ...]:
