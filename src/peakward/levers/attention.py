@@ -218,7 +218,7 @@ AXIS = Axis(
         **{value: _within(backend) for value, backend in _IN_CODE.items()},
     },
     leaves_alone=("optimizer",),
-    unseen=not_seen("a capture has the attention that a CPU dispatches"),
+    unseen=not_seen("a capture has the attention that the module calls"),
     predicted={"cpu": ("sdpa", "sdpa-flash"), "cuda": get_args(DecoderAttention)},
     own_kernels=("flash", "flash-hopper", "flash-decode"),
 )
