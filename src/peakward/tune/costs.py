@@ -114,9 +114,12 @@ def learned(guess: Costs, baseline: Measurement, *, n_at_once: int = 1) -> Costs
     )
 
 
-def again_s(measured: Measurement) -> float:
-    """Returns how long a case should take in its turn, without the process's start."""
+def again_s(measured: Measurement, *, started_s: float = 0.0) -> float:
+    """Returns how long a case should take in its turn, where its process took `started_s` to start before it
+    was measured: it warms up and is timed for fewer steps there, and its phases are not timed."""
     compiling_s = measured.compile.compile_s if measured.compile is not None else 0.0
-    timed_s = sum(sum(run.steps_s) for run in measured.runs)
-    longer_s = max(timed_s - TURN.max_timed_s, 0.0)
-    return max(measured.wall_s - (1 - AGAIN) * compiling_s - longer_s, 0.0)
+    longer_s = sum(each.n * each.median_s for each in measured.phases)
+    for run in measured.runs:
+        least_s = max(TURN.max_timed_s, sum(run.steps_s[: TURN.min_steps]))
+        longer_s += max(sum(run.steps_s) - least_s, 0.0) + sum(run.warmup_s[TURN.warmup_steps :])
+    return max(measured.wall_s - started_s - (1 - AGAIN) * compiling_s - longer_s, 0.0)

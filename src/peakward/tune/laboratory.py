@@ -41,8 +41,19 @@ class Laboratory:
     """
 
     def __init__(
-        self, sweep: "Sweep", store: "Store", expectations: Expectations, aim: Aim
+        self,
+        sweep: "Sweep",
+        store: "Store",
+        expectations: Expectations,
+        aim: Aim,
+        *,
+        started_s: float = 0.0,
     ) -> None:
+        """
+        Args:
+            started_s: of the baseline's measurement, for its process to start.
+        """
+        self._started_s = started_s
         self._sweep, self._store, self._expectations, self._aim = sweep, store, expectations, aim
         counted = aim.objective == "energy"
         self._screen = COUNTED_SCREEN if counted else SCREEN
@@ -93,11 +104,11 @@ class Laboratory:
     def seen_s(self, case: LeverCase) -> float | None:
         """Returns how long a turn of the case should take, from its screening or its own measurement; None
         without one."""
-        known = (
-            self._store.measurement(case, each, self._key) for each in (self._screen, HEADLINE)
-        )
-        found = next((each for each in known if each is not None), None)
-        return None if found is None else again_s(found)
+        screened = self._store.measurement(case, self._screen, self._key)
+        if screened is not None:
+            return again_s(screened)
+        alone = self._store.measurement(case, HEADLINE, self._key)
+        return None if alone is None else again_s(alone, started_s=self._started_s)
 
     def start_s(self) -> float | None:
         """Returns how long the latest worker took to start; None before the first."""

@@ -31,6 +31,7 @@ class Pipeline:
     Args:
         baseline: measured, whatever became of it.
         floor_s: of the baseline; None where it is not known.
+        started_s: of the baseline's measurement, for its process to start.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Pipeline:
         forecasts: Forecasts,
         *,
         floor_s: float | None,
+        started_s: float,
         budget: Budget,
         on_stage: Listener,
     ) -> None:
@@ -59,7 +61,7 @@ class Pipeline:
         self.ledger = Ledger(budget, reserve_s=0.0, announce=on_stage)
         self._profiler = profiles.Profiler(sweep.workers, store, sweep.environment.key)
         expected = Expectations(forecasts, self._profiler.known)
-        laboratory = Laboratory(sweep, store, expected, asked.aim)
+        laboratory = Laboratory(sweep, store, expected, asked.aim, started_s=started_s)
         learned = costs.learned(
             costs.guessed(asked.case, floor_s), baseline, n_at_once=sweep.workers.n_at_once
         )

@@ -62,7 +62,9 @@ def investigate(
         told = forecasts.of(asked.case)
         on_prediction(floor, told, levers_that_fit(asked.case, told, forecasts.here))
         on_stage("measuring the baseline")
+        before_s = sweep.workers.start_s
         baseline = sweep.measure(asked.case, HEADLINE)
+        start_s = sweep.workers.start_s
     pipeline = Pipeline(
         asked,
         baseline,
@@ -70,6 +72,7 @@ def investigate(
         store,
         forecasts,
         floor_s=None if floor is None else floor.floor_s,
+        started_s=0.0 if start_s is None or start_s == before_s else start_s,
         budget=budget,
         on_stage=on_stage,
     )

@@ -67,4 +67,5 @@ def test_a_baseline_that_did_not_run_teaches_nothing():
 
 def test_what_was_compiled_once_takes_less_in_another_process():
     assert again_s(baseline((0.1,), wall_s=5.0)) == 4.5
+    assert again_s(baseline((0.1,), wall_s=5.0), started_s=2.0) == 2.5
     assert again_s(baseline((0.1,), wall_s=10.0, compile_s=9.0)) == pytest.approx(3.5)

@@ -216,7 +216,10 @@ def test_what_the_store_has_is_not_run_again():
 def test_a_turn_is_reckoned_by_the_screening():
     device = Device()
     device.measurement = lambda case, protocol, key: SimpleNamespace(
-        wall_s=10.0, runs=(), compile=SimpleNamespace(compile_s=9.0) if case == BF16 else None
+        wall_s=10.0,
+        runs=(),
+        phases=(),
+        compile=SimpleNamespace(compile_s=9.0) if case == BF16 else None,
     )
     laboratory = Laboratory(device, device, device, Aim())
     assert laboratory.seen_s(SDPA) == 10.0
