@@ -53,7 +53,7 @@ _IN_CODE = {
     "sdpa-efficient": "EFFICIENT_ATTENTION",
     "sdpa-math": "MATH",
 }
-_IN_STEP = "is called by the step: call {} in its attention"
+_IN_STEP = "is called in the model: give it as model=, or call {} in its attention"
 _CALL_FLASH = _IN_STEP.format("peakward.kernels.flash_attention")
 
 
@@ -205,10 +205,11 @@ AXIS = Axis(
         "naive": CodeHint(factory="is the module's own choice: what it does is as-written"),
         "sdpa": CodeHint(
             step=_IN_STEP.format("torch.nn.functional.scaled_dot_product_attention")
-            + ", where it computes softmax(q·kᵀ)·v itself"
+            + ", where it computes softmax(q·kᵀ)·v itself",
+            handle="model",
         ),
-        "flash": CodeHint(step=_CALL_FLASH),
-        "flash-hopper": CodeHint(step=_CALL_FLASH),
+        "flash": CodeHint(step=_CALL_FLASH, handle="model"),
+        "flash-hopper": CodeHint(step=_CALL_FLASH, handle="model"),
         "flash-decode": CodeHint(
             module="is called by the module: call peakward.kernels.decode_attention in its attention"
         ),

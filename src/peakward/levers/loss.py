@@ -27,7 +27,7 @@ WHOLE_BYTES = 16
 """The recomputed loss takes rows of whole pieces of so many bytes."""
 TYPE_BYTES = {"fp32": 4, "tf32": 4}
 """Bytes of what it multiplies, by precision; 2 in the others."""
-_IN_STEP = "is called by the step: call peakward.kernels.{} in the place {}"
+_IN_STEP = "is called by the step: call peakward.kernels.{} in the place {}, or let the model do so"
 _WITH_HEAD = _IN_STEP.format("linear_cross_entropy", "of its output layer and its loss")
 
 
@@ -124,9 +124,9 @@ AXIS = Axis(
     function=_function,
     to_module=_to_module,
     hints={
-        "fused": CodeHint(step=_IN_STEP.format("cross_entropy", "of its loss")),
-        "chunked": CodeHint(step=_WITH_HEAD),
-        "recomputed": CodeHint(step=_WITH_HEAD),
+        "fused": CodeHint(step=_IN_STEP.format("cross_entropy", "of its loss"), handle="model"),
+        "chunked": CodeHint(step=_WITH_HEAD, handle="model"),
+        "recomputed": CodeHint(step=_WITH_HEAD, handle="model"),
     },
     code={
         "fused": Code(

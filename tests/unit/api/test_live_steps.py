@@ -35,7 +35,7 @@ def calibrated(at_user_modules, monkeypatch):
 @pytest.fixture
 def few_levers(monkeypatch):
     """One that is tried, so that all ends long before its budget, and some that are told."""
-    names = ("tf32", "sdpa", "compile", "fused-optimizer")
+    names = ("tf32", "fused-loss", "compile", "fused-optimizer")
     monkeypatch.setattr(live_steps, "LEVERS", tuple(map(lever, names)))
 
 
@@ -59,12 +59,12 @@ def test_a_step_is_measured_profiled_diagnosed_and_reported(
     assert study.diagnoses[0].case == study.measurements[0].case
     assert study.predictions == study.forecasts == ()
     told = {each.lever: each.reason for each in study.trials if each.stage == "refused"}
+    assert "call peakward.kernels.cross_entropy in the place of its loss" in told["fused-loss"]
     assert told["compile"] == "needs a C++ compiler on the PATH"
     assert "fused-optimizer" not in told
     assert "fused-optimizer" in {each.lever for each in study.trials if each.stage != "refused"}
     assert told["tf32"] == "needs cuda, got cpu"
     assert "which the step never calls" in told["sdpa-math"]
-    assert "call torch.nn.functional.scaled_dot_product_attention instead" in told["sdpa"]
     assert all(torch.equal(before[name], x) for name, x in given.model.state_dict().items())
     report = pw.markdown(study)
     assert "my step on" in report

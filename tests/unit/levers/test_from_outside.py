@@ -63,7 +63,10 @@ def test_what_needs_the_decoder(work, settings, line):
 
 
 THROUGH = {
-    "model": {"bf16-mixed", "bf16", "compile", "checkpointing", "fused-norm"},
+    "model": {
+        *("bf16-mixed", "bf16", "compile", "checkpointing", "fused-norm", "sdpa", "flash"),
+        *("flash-hopper", "fused-loss", "chunked-loss", "recomputed-loss"),
+    },
     "optimizer": {"fused-optimizer"},
     "loader": {each.name for each in AROUND_A_CALL if "loader" in dict(each.sets)},
 }

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from peakward.lab.data.given_loader import GivenLoader, expect_repeatable, rebuild_obstacle, rebuilt
@@ -219,6 +221,8 @@ class StepSeen:
     autocast: torch.dtype | None = None
     """The type that the step's own autocast casts to where it calls the model."""
 
+    loss_in_model: bool = True
+    """Whether the model that was given computes the cross-entropy itself."""
     no_other_loader: str | None = None
     """Why no loader with workers can be made of the given one."""
 
@@ -236,6 +240,8 @@ class StepSeen:
             return f"is set by the step, which computes in {own}: change it in the step's own code"
         if self.no_other_loader is not None and "loader" in _handles(lever):
             return f"is the loader's, and the given one {self.no_other_loader}"
+        if not self.loss_in_model and "loss" in dict(lever.sets):
+            return BY_NAME["loss"].hints[dict(lever.sets)["loss"]].for_step
         if not self.calls_model and "model" in _handles(lever):
             return NOT_CALLED
         return None
@@ -257,25 +263,41 @@ def _handles(lever: Lever) -> set[Handle | None]:
     }
 
 
-@contextmanager
-def _calls_seen(model: nn.Module | None) -> Iterator[list[torch.dtype | None]]:
-    """While it lasts, one entry for each call of the model: the type of autocast there."""
-    seen: list[torch.dtype | None] = []
-    if model is None:
-        yield seen
-        return
-    first = next(model.parameters(), None)
-    kind = "cpu" if first is None else first.device.type
+class ModelCalls(TorchFunctionMode):
+    """Sees calls of the model, and of the cross-entropy inside of them."""
 
-    def called(*_: object) -> None:
+    def __init__(self, model: nn.Module | None) -> None:
+        super().__init__()
+        self.autocast: list[torch.dtype | None] = []
+        """For each call of the model the type of autocast there."""
+        self.computes_loss = False
+        self._model, self._depth, self._hooks = model, 0, ExitStack()
+
+    def __enter__(self) -> "ModelCalls":
+        super().__enter__()
+        if self._model is not None:
+            self._hooks.callback(self._model.register_forward_pre_hook(self._begin).remove)
+            self._hooks.callback(self._model.register_forward_hook(self._end).remove)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._hooks.close()
+        super().__exit__(*error)
+
+    def _begin(self, model: nn.Module, _args: Any) -> None:
+        first = next(model.parameters(), None)
+        kind = "cpu" if first is None else first.device.type
         on = torch.is_autocast_enabled(kind)
-        seen.append(torch.get_autocast_dtype(kind) if on else None)
+        self.autocast.append(torch.get_autocast_dtype(kind) if on else None)
+        self._depth += 1
 
-    hook = model.register_forward_pre_hook(called)
-    try:
-        yield seen
-    finally:
-        hook.remove()
+    def _end(self, *_: Any) -> None:
+        self._depth -= 1
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._depth and func is F.cross_entropy:
+            self.computes_loss = True
+        return func(*args, **(kwargs or {}))
 
 
 def check_step(given: Given, device_type: DeviceType) -> StepSeen:
@@ -295,7 +317,7 @@ def check_step(given: Given, device_type: DeviceType) -> StepSeen:
         return GivenStep(replace(given, step=functools.partial(given.step, feed())), None)
 
     seen = []
-    calls: list[torch.dtype | None] = []
+    calls = ModelCalls(given.model)
     attention = SdpaCalls()
     places: set[str] = set()
     try:
@@ -310,7 +332,7 @@ def check_step(given: Given, device_type: DeviceType) -> StepSeen:
             places |= shapes.device_types
         if given.model is not None:
             step = taken()
-            with gradients_seen(given.model) as gradients, _calls_seen(given.model) as calls:
+            with gradients_seen(given.model) as gradients, calls:
                 step.step()
         if feed is not None:
             feed.rewind()
@@ -331,8 +353,9 @@ def check_step(given: Given, device_type: DeviceType) -> StepSeen:
         )
     return StepSeen(
         attention=attention,
-        calls_model=given.model is None or bool(calls),
-        autocast=next(iter(calls), None),
+        calls_model=given.model is None or bool(calls.autocast),
+        autocast=next(iter(calls.autocast), None),
+        loss_in_model=calls.computes_loss,
         no_other_loader=None if given.loader is None else rebuild_obstacle(given.loader),
     )
 

@@ -11,6 +11,7 @@ from peakward.lab.levers import given_step as levers_of_steps
 from peakward.lab.levers.given_step import (
     Given,
     GivenStep,
+    StepSeen,
     check_step,
     expect_step,
     given_step,
@@ -152,6 +153,9 @@ def test_the_calls_of_the_model_are_seen(make_step):
     assert case.configuration.precision == "bf16-mixed"
     assert "which computes in bf16-mixed" in inside.obstacle(lever("bf16"), case)
     assert inside.obstacle(lever("compile"), case) is None
+    assert not inside.loss_in_model
+    assert "in the place of its loss" in inside.obstacle(lever("fused-loss"), case)
+    assert StepSeen(attention=inside.attention).obstacle(lever("fused-loss"), case) is None
     assert "calls another than was given" in apart.obstacle(lever("compile"), BASE)
     assert apart.obstacle(lever("fused-optimizer"), BASE) is None
 

@@ -47,11 +47,11 @@ def same(before, after):
         assert torch.equal(mine, theirs) if tensors else mine == theirs
 
 
-def fed(make_step):
+def fed(make_step, **parts):
     ids = torch.randint(50, (6, 16), generator=torch.Generator().manual_seed(3))
     generator = torch.Generator().manual_seed(4)
     return make_step(
-        fed=True, loader=DataLoader(ids, batch_size=2, shuffle=True, generator=generator)
+        fed=True, loader=DataLoader(ids, batch_size=2, shuffle=True, generator=generator), **parts
     )
 
 
@@ -88,11 +88,12 @@ def test_whatever_is_asked_the_user_s_is_as_before(make_step, in_tmp):
         "fused-optimizer",
         "checkpointing",
         "workers-2",
+        "sdpa",
         pytest.param("compile", marks=pytest.mark.full),
     ],
 )
 def test_levers_in_the_model_and_the_optimizer_are_taken_back(name, make_step):
-    given = fed(make_step)
+    given = fed(make_step, sdpa=False)
     given.model.register_buffer("scale", torch.rand(3))
     next(given.model.parameters()).requires_grad_(False)
     given.step(torch.zeros(2, 16).long())
