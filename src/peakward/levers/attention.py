@@ -215,7 +215,13 @@ AXIS = Axis(
         ),
     },
     code={
-        "sdpa": Code(once=('model.set_attn_implementation("sdpa")',)),
+        "sdpa": Code(
+            once=(
+                "# Of a model of transformers; attention of your own calls",
+                "# torch.nn.functional.scaled_dot_product_attention in its forward pass.",
+                'model.set_attn_implementation("sdpa")',
+            )
+        ),
         **{value: _within(backend) for value, backend in _IN_CODE.items()},
     },
     leaves_alone=("optimizer",),

@@ -192,8 +192,15 @@ def _edit_others(
         if tuple(files.values()) == held:
             left.append(f"The optimizer is yours to change where it is made: {line}")
     if best.attention.startswith("sdpa") and best.attention != base.attention:
+        held, n_left = tuple(files.values()), len(left)
         for path in files:
             _edit(files, left, path, in_attention)
+        if best.attention == "sdpa" and tuple(files.values()) == held and len(left) == n_left:
+            left.append(
+                "No attention that is written out was found in your files: call "
+                "torch.nn.functional.scaled_dot_product_attention where the model attends; of transformers, "
+                'model.set_attn_implementation("sdpa")'
+            )
 
 
 def _diff(before: Mapping[Path, bytes], files: Mapping[Path, bytes]) -> str:

@@ -206,6 +206,16 @@ def test_the_patched_files_compute_as_the_best(folder):
     assert (folder / "parts" / "model.py").read_text() == MODEL
 
 
+@pytest.mark.full
+def test_attention_of_another_file_is_rewritten(folder):
+    found = patching.patched(case(attention="sdpa"), n_rounds=0)
+    assert found.numerics.verdict == "holds"
+    assert found.left == ()
+    subprocess.run(("git", "apply"), input=found.text.encode(), check=True)
+    assert (folder / "build.py").read_text() == BUILD
+    assert "y = F.scaled_dot_product_attention(" in (folder / "parts" / "model.py").read_text()
+
+
 def test_a_file_that_has_changed_is_refused(folder):
     best = case(precision="bf16")
     (folder / "build.py").write_text(BUILD + "\n")
