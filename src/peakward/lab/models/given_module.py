@@ -51,9 +51,10 @@ def given(made: object) -> GivenModule:
     Raises:
         PeakwardError: None of these; or a module that is compiled or wrapped already.
     """
-    found = given_as_is(made)
-    expect_plain(found.module)
-    return found
+    module, _, _ = _parts(made)
+    if isinstance(module, nn.Module):
+        expect_plain(module)  # Before its vocabulary is asked for, which a wrapper hides.
+    return given_as_is(made)
 
 
 def given_as_is(made: object) -> GivenModule:
