@@ -19,7 +19,8 @@ from peakward.api.investigating import (
 from peakward.api.live_steps import expect_loader
 from peakward.api.machine import this_machine
 from peakward.api.session import DB
-from peakward.levers import catalogue
+from peakward.levers.catalogue import with_settings
+from peakward.levers.optimizer import form_of
 from peakward.records import check
 from peakward.records.case import Configuration, LeverCase, ModuleCase, StepCase
 from peakward.records.errors import PeakwardError, quoted
@@ -102,6 +103,9 @@ def optimize(
         batch = first_batch(loader)
     taken = given((model, batch, loss_on(loss, batch)))
     case = live_case(taken, "forward_backward" if optimizer is None else "train_step")
+    if optimizer is not None:
+        found = with_settings(case.configuration, {"optimizer": form_of(optimizer, case.device)})
+        case = msgspec.structs.replace(case, configuration=found)
     here = this_machine(case.device)
     allowed_s = seconds_of(budget_s, case.device)
     ends_s = time.monotonic() + allowed_s
@@ -118,9 +122,9 @@ def optimize(
         beside=_in_place(live, case.configuration),
     )
     asked = msgspec.structs.replace(asked, called=call_site("optimize", model))
-    found = on_copies(asked, taken, place)
-    stack = _stack(found, case)
-    return Optimized(found, live, stack, loss=loss, batch=batch, aim=sought, until_s=ends_s)
+    study = on_copies(asked, taken, place)
+    stack = _stack(study, case)
+    return Optimized(study, live, stack, loss=loss, batch=batch, aim=sought, until_s=ends_s)
 
 
 def apply(
@@ -221,7 +225,7 @@ def _in_place(live: "Live", base: Configuration) -> Callable[[Lever, LeverCase],
     known: dict[Configuration, str | None] = {}
 
     def told(lever: Lever, _base: LeverCase) -> str | None:
-        changed = catalogue.with_settings(base, dict(lever.sets))
+        changed = with_settings(base, dict(lever.sets))
         if changed not in known:
             known[changed] = obstacle(live, changed, base)
         return known[changed]

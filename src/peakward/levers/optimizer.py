@@ -4,7 +4,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, get_args
 
 from peakward.levers.axis import Axis, Code, CodeHint, Needs, Undo, Unseen, Value, not_seen
-from peakward.records.case import ModuleCase, Optimizer
+from peakward.records.case import DeviceType, ModuleCase, Optimizer
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
 
@@ -96,6 +96,18 @@ def _to_optimizer(optimizer: "torch.optim.Optimizer", value: Optimizer) -> Undo:
                     state["step"] = state["step"].cpu()
 
     return undo
+
+
+def form_of(optimizer: "torch.optim.Optimizer", device: DeviceType) -> Optimizer:
+    """The form of the update that the first group's flags choose; where they leave it open, torch takes
+    lists of tensors on a GPU and each by itself on a CPU."""
+    group = optimizer.param_groups[0]
+    if group.get("fused"):
+        return "adamw-fused"
+    over_lists = group.get("foreach")
+    if over_lists is None:
+        over_lists = device == "cuda"
+    return "adamw-foreach" if over_lists else "adamw-loop"
 
 
 def _places(optimizer: "torch.optim.Optimizer") -> list[dict[str, Any]]:

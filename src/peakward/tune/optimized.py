@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Loss = Callable[..., "torch.Tensor"]
 NOT_FASTER = "Nothing was found that is better: the model is as it was."
 LEAST_PAIRS, MOST_PAIRS = 4, 12
+"""Fewer than four pairs of one process have an interval that tells little: two multiply their spread by 9."""
 ROUNDS = "turns of this process"
 
 
@@ -211,21 +212,23 @@ class Optimized(Result):
             wall_s = time.monotonic() - start_s
             trial = judged(question, rounds, self._study.environment.key, wall_s, ROUNDS)
             proof = aim.weighed(trial)
-            settled = len(rounds) >= LEAST_PAIRS and proof.verdict != "inconclusive"
-            if settled or len(rounds) >= MOST_PAIRS or time.monotonic() > until_s:
+            settled = proof.verdict != "inconclusive" or time.monotonic() > until_s
+            if len(rounds) >= MOST_PAIRS or (settled and len(rounds) >= LEAST_PAIRS):
                 break
         return proof
 
     @contextmanager
     def _arm(self, case: LeverCase, batch: Any) -> Iterator["Callable[[], torch.Tensor]"]:
         """The step under a configuration, for a while; then everything is as before it."""
+        from peakward.lab.levers.whole_step import copied
         from peakward.lab.measure.snapshot import restored
 
         applied = None if case == self._stack.base else self._put(case)
         step = self._new_step(case.configuration)
         try:
             with restored(self._live.model, self._live.optimizer):
-                yield partial(step, batch)
+                # On a copy, or a model that writes to its inputs would go on from what it wrote.
+                yield lambda: step(copied(batch))
         finally:
             step.release()
             if applied is not None:

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import peakward as pw
+from peakward.levers.optimizer import form_of
 
 
 class Waits(torch.nn.Module):
@@ -84,3 +85,58 @@ def test_a_lever_that_the_optimizer_cannot_take_is_refused(optimizer, name, said
     model = Waits()
     with pytest.raises(pw.PeakwardError, match=said):
         pw.optimize(model, BATCH, optimizer=optimizer(model.parameters(), lr=1e-3), levers=(name,))
+
+
+class Wants(torch.nn.Module):
+    """Its batch may lack an input, or be written to."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x, scale):
+        return self.linear(x) * scale
+
+
+def on_two_devices():
+    model = Waits()
+    model.blocks[1] = Block().to("meta")
+    return model
+
+
+class FullyShardedDataParallel(Waits):
+    """Named as torch's."""
+
+
+def compiled_inside():
+    model = Waits()
+    model.blocks[0].compile()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "loss", "said"),
+    [
+        (Wants, None, "missing 1 required positional argument: 'scale'"),
+        (on_two_devices, None, "expected a module on one device"),
+        (Waits, lambda loss: loss.expand(2), "expected a loss of one element"),
+        (Waits, lambda loss: loss.detach(), "expected a loss that depends on a parameter"),
+        (lambda: torch.compile(Waits()), None, "give what it wraps, its `._orig_mod`"),
+        (lambda: torch.nn.DataParallel(Waits()), None, "give what it wraps, its `.module`"),
+        (FullyShardedDataParallel, None, "whose parameters are sharded"),
+        (compiled_inside, None, "`.compile\\(\\)` was called on in blocks.0: leave that out"),
+    ],
+)
+def test_what_cannot_be_is_one_line(make, loss, said, calibrated):
+    with pytest.raises(pw.PeakwardError, match=said) as refused:
+        pw.optimize(make(), BATCH, loss=loss)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "form"),
+    [({}, "adamw-loop"), ({"foreach": True}, "adamw-foreach"), ({"fused": True}, "adamw-fused")],
+)
+def test_the_form_of_the_update_is_found(flags, form):
+    optimizer = torch.optim.AdamW(Waits().parameters(), **flags)
+    assert form_of(optimizer, "cpu") == form

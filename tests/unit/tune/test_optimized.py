@@ -40,7 +40,7 @@ class Slow(torch.nn.Module):
 def optimized(make_study):
     """optimized(model, *names, batch=): the handle of a model with these levers, and its `Live`."""
 
-    def make(model, *names, batch=None, example=BATCH, loss=scored, aim=None):
+    def make(model, *names, batch=None, example=BATCH, loss=scored, patience_s=0.0):
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         live = Live(model=model, optimizer=optimizer)
         case = live_case(given((model, example)), "train_step")
@@ -51,8 +51,8 @@ def optimized(make_study):
             stack,
             loss=loss,
             batch=batch,
-            aim=aim or Aim(),
-            until_s=time.monotonic(),
+            aim=Aim(),
+            until_s=time.monotonic() + patience_s,
         )
         return found, live
 
@@ -113,7 +113,9 @@ def test_what_proves_better_in_place_is_applied_and_changes_no_state(optimized):
     model, batch = Slow(), torch.ones(2, 4)
     twin = copy.deepcopy(model)
     rng = torch.get_rng_state()
-    found, live = optimized(model, "bf16-mixed", batch=batch, example=batch, loss=None)
+    found, live = optimized(
+        model, "bf16-mixed", batch=batch, example=batch, loss=None, patience_s=60.0
+    )
     assert found.proof.verdict == "kept"
     assert found.proof.time_ratio.high < 0.5
     assert found.levers == ("bf16-mixed",)
@@ -176,6 +178,35 @@ def test_a_lever_whose_numbers_do_not_hold_is_left_out_and_named(optimized):
     assert (proved.optimizer, proved.checkpointing) == ("adamw-fused", "none")
     assert type(model.blocks[0]) is Careless.Block
     assert live.optimizer.state == {}
+
+
+class Doubling(torch.nn.Module):
+    """Writes to its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.linear(x.mul_(2)).square().mean()
+
+
+def test_a_module_that_writes_to_its_input_leaves_the_batch(optimized):
+    batch = torch.ones(2, 4)
+    found, _ = optimized(
+        Doubling(), "fused-optimizer", batch=batch, example=batch.clone(), loss=None
+    )
+    assert found.certificate.verdict == "holds"
+    assert torch.equal(batch, torch.ones(2, 4))
+
+
+def test_the_mode_of_every_module_stays(optimized, tiny_gpt):
+    model = tiny_gpt.GPT()
+    model.blocks[0].eval()
+    modes = [each.training for each in model.modules()]
+    found, _ = optimized(model, "bf16-mixed", batch=BATCH)
+    assert found.certificate.verdict == "holds"
+    assert [each.training for each in model.modules()] == modes
 
 
 def test_a_notebook_shows_the_study_with_what_was_taken_back(optimized, tiny_gpt):

@@ -4,6 +4,7 @@ Nothing is copied: parameters stay the objects that they were, so that optimizer
 and hooks which hold them go on. Each change returns its undo, and `Applied.undo` calls them in reverse.
 """
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -106,6 +107,8 @@ def obstacle(live: Live, configuration: Configuration, base: Configuration) -> s
     optimizer = live.optimizer
     if configuration.precision == "fp16-mixed" != base.precision:
         return SCALES
+    if configuration.precision == "bf16" != base.precision and (held := _held_elsewhere(live)):
+        return f"casts parameters, and {held}: take bf16-mixed"
     if optimizer is None:
         return None
     if configuration.cuda_graphs and "capturable" not in optimizer.defaults:
@@ -152,12 +155,53 @@ def _widened(result: Any, dtype: torch.dtype) -> Any:
     return tree_map_only(Tensor, lambda each: each.float() if each.dtype == dtype else each, result)
 
 
+def _held_elsewhere(live: Live) -> str | None:
+    """Which parameter something outside the model holds too, as an average of weights or a tied module
+    does, under which a cast would change it; None where nothing is seen to."""
+    own = {id(each) for each in live.model.modules()}
+    names = {
+        each.untyped_storage().data_ptr(): name for name, each in live.model.named_parameters()
+    }
+    for name, each in live.model.named_parameters():
+        if each.untyped_storage().nbytes() > each.numel() * each.element_size():
+            return f"{name} is a part of a larger tensor"
+    inside = {id(each) for each in live.model.parameters()}
+    for held in _parameters(live.optimizer):
+        if id(held) not in inside and _name(names, held) is not None:
+            return f"the optimizer holds another tensor with the values of {_name(names, held)}"
+    # A class is asked of the type: proxies answer isinstance by loading what they stand for.
+    others = (each for each in gc.get_objects() if issubclass(type(each), nn.Module))
+    for module in others:
+        if id(module) in own:
+            continue
+        tables = (vars(module).get(table, {}) for table in ("_parameters", "_buffers"))
+        for value in (each for table in tables for each in table.values()):
+            if isinstance(value, Tensor) and _name(names, value) is not None:
+                return f"{_name(names, value)} is shared with a {type(module).__name__} outside the model"
+    return None
+
+
+def _name(names: dict[int, str], tensor: Tensor) -> str | None:
+    """The parameter whose storage the tensor has."""
+    if tensor.layout != torch.strided or not tensor.numel():
+        return None
+    return names.get(tensor.untyped_storage().data_ptr())
+
+
+def _parameters(optimizer: torch.optim.Optimizer | None) -> Iterator[Tensor]:
+    groups = () if optimizer is None else optimizer.param_groups
+    return (each for group in groups for each in group["params"])
+
+
 def _cast_parameters(live: Live, dtype: torch.dtype) -> Undo:
     """Hold parameters, their gradients and the optimizer's state in the type, and give the model its inputs
     in it and its results in fp32.
 
     The values before are kept on the host, so that what was not trained meanwhile is given back bit for bit.
     """
+    held = _held_elsewhere(live)
+    if held is not None:
+        raise PeakwardError(f"expected parameters of the model alone to cast, got others: {held}")
     parameters = [each for each in live.model.parameters() if each.dtype == torch.float32]
     buffers = [] if live.keeps_buffers else list(_buffers(live.model))
     undos = [_cast(each, dtype) for each in (*parameters, *buffers)]

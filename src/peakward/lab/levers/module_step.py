@@ -228,6 +228,8 @@ class GivenBatch:
         self._leaves, self._spec = tree_flatten((given.args, given.kwargs))
         self._dtype, self._loss = dtype, given.loss
         self._places = [i for i, each in enumerate(self._leaves) if isinstance(each, Tensor)]
+        self._writes: bool | None = None
+        """Whether the module writes to its inputs; None before its first call, which is made on copies."""
 
     def rooted(
         self, module: nn.Module, configuration: Configuration
@@ -257,10 +259,14 @@ class GivenBatch:
 
     def _called(self, module: nn.Module, batch: Batch) -> Any:
         leaves = list(self._leaves)
-        for i, tensor in zip(self._places, batch, strict=True):
+        given = batch if self._writes is False else [each.clone() for each in batch]
+        for i, tensor in zip(self._places, given, strict=True):
             leaves[i] = tensor
         args, kwargs = tree_unflatten(leaves, self._spec)
-        return module(*args, **kwargs)
+        output = module(*args, **kwargs)
+        if self._writes is None:
+            self._writes = any(each._version for each in given)
+        return output
 
     def output(self, module: nn.Module, batch: Batch) -> Tensor:
         """The logits of its output, or the first tensor of it."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
 from peakward.lab.data.feed import MicroBatches
 from peakward.lab.levers.configured_step import CapturedStep, set_up
@@ -118,6 +118,12 @@ class WholeStep:
         finally:
             for group, rate in zip(groups, given, strict=True):
                 group["lr"] = rate
+
+
+def copied(batch: Any) -> Any:
+    """The batch with tensors of its own."""
+    plain = dict(batch) if isinstance(batch, Mapping) else batch
+    return tree_map_only(Tensor, torch.clone, plain)
 
 
 def _capturable(live: Live) -> Undo:

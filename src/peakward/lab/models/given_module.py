@@ -110,6 +110,10 @@ def called_on(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (batch,), {}
 
 
+SHARDED = ("FullyShardedDataParallel", "FSDPModule")
+"""Classes of torch.distributed.fsdp, whose import takes a second."""
+
+
 def expect_plain(module: nn.Module) -> None:
     """Refuses a module with a compiler or a wrapper around or in it, which would be measured in its
     place.
@@ -129,6 +133,11 @@ def expect_plain(module: nn.Module) -> None:
             raise PeakwardError(
                 f"expected a plain module, got {type(each).__name__} in {where}: give what it wraps, "
                 f"its `{inner}`; compilation is a lever here"
+            )
+        if any(kind.__name__ in SHARDED for kind in type(each).__mro__):
+            raise PeakwardError(
+                f"expected a plain module, got {type(each).__name__}, whose parameters are sharded, in "
+                f"{where}: give the module before it is sharded"
             )
         if each._compiled_call_impl is not None:
             raise PeakwardError(

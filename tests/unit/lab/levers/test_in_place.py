@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from peakward.lab.levers.in_place import Applied, Live
+from peakward.lab.levers.in_place import Applied, Live, obstacle
 from peakward.records.case import AS_WRITTEN
 from peakward.records.errors import PeakwardError
 
@@ -177,6 +177,64 @@ def test_a_forward_pass_of_an_instance_is_wrapped_and_given_back(live):
     assert calls == [1]
     applied.undo()
     assert vars(block)["forward"] is own
+
+
+def test_hooks_are_called_once_a_pass_and_stay(live):
+    seen = []
+    block = live.model.blocks[0]
+    block.register_forward_hook(lambda *_: seen.append("forward"))
+    block.register_full_backward_hook(lambda *_: seen.append("backward"))
+    live.model.register_forward_pre_hook(lambda *_: seen.append("pre"))
+    applied = Applied(live, settings(precision="bf16-mixed", checkpointing="every-block"))
+    stepped(live.model, live.optimizer)
+    assert sorted(seen) == ["backward", "forward", "pre"]
+    applied.undo()
+    stepped(live.model, live.optimizer)
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_gradients_accumulate(live, name):
+    applied = Applied(live, settings(**CONFIGURATIONS[name]))
+
+    def gradient(n):
+        live.optimizer.zero_grad()
+        for _ in range(n):
+            F.cross_entropy(live.model(IDS).flatten(0, 1), IDS.flatten()).backward()
+        return live.model.embed.weight.grad.clone()
+
+    torch.testing.assert_close(gradient(2), 2 * gradient(1), rtol=0, atol=0)
+    applied.undo()
+
+
+class Holds(nn.Module):
+    def __init__(self, held):
+        super().__init__()
+        self.held = held
+
+
+def test_parameters_that_others_hold_are_not_cast(live):
+    weight = live.model.embed.weight
+    bf16 = settings(precision="bf16")
+    averaged = copy.deepcopy(live.model)
+    assert obstacle(live, bf16, AS_WRITTEN) is None
+    outside = Holds(nn.Parameter(weight.detach(), requires_grad=False))
+    with pytest.raises(PeakwardError, match=r"embed\.weight is shared with a Holds outside"):
+        Applied(live, bf16)
+    assert "take bf16-mixed" in obstacle(live, bf16, AS_WRITTEN)
+    assert weight.dtype == outside.held.dtype == torch.float32
+    del outside
+    live.optimizer.add_param_group({"params": [nn.Parameter(weight.detach()[:2])]})
+    assert "the optimizer holds another tensor" in obstacle(live, bf16, AS_WRITTEN)
+    assert torch.equal(averaged.embed.weight, weight)
+
+
+def test_a_part_of_a_larger_tensor_is_not_cast():
+    flat = torch.zeros(64)
+    model = nn.Linear(4, 4, bias=False)
+    model.weight = nn.Parameter(flat[:16].view(4, 4))
+    with pytest.raises(PeakwardError, match="weight is a part of a larger tensor"):
+        Applied(Live(model=model), settings(precision="bf16"))
 
 
 @pytest.mark.parametrize(
