@@ -65,8 +65,10 @@ def _replaced(site: Site, implementation: str, leaves: Leaves) -> Outcome:
         return Refused(reason="it is causal with fewer queries than keys, from the first key on")
     emit = _emitter(site.out)
     made = _mask(site, emit)
-    seen, fact, at_boundary = _seen(site, made, leaves)
-    reason = _obstacle(site, seen, implementation)
+    seen, fact, at_boundary, may_hide_rows = _seen(site, made, leaves)
+    reason = _obstacle(site, seen, implementation) or (
+        _HIDDEN_ROWS if may_hide_rows and seen.kind == "other" and _hides_by_numbers(site) else None
+    )
     if reason is not None:
         if made is not None and made is not site.mask:
             prune(made)
@@ -179,6 +181,23 @@ def _of_four(mask: Tensor, *, heads_lie_in_batch: bool) -> Tensor:
 
 
 # Operands and options.
+
+
+_HIDDEN_ROWS = (
+    "its mask may hide all keys of a query by a number, for which torch's gradient is another"
+)
+"""They keep the logarithm of a row's sum beside its maximum of -3.4e38, where it is lost: the gradient of
+a row of n keys is n times too large (torch 2.13's kernel for CPUs)."""
+
+
+def _hides_by_numbers(site: Site) -> bool:
+    """Whether keys are hidden by what is not minus infinity: filled in, or added without being learned."""
+    for kind, *rest in site.links:
+        if kind in ("fill", "keep") and rest[1] != -torch.inf:
+            return True
+        if kind in ("add", "subtract") and not value(rest[0]).requires_grad:
+            return True
+    return False
 
 
 def _operands(

@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 
 from peakward.lab.rewriting import attention, loss
 from peakward.lab.rewriting.attention import Outcome, Replaced
-from peakward.lab.rewriting.dataflow import Leaves, are_real, follow_in_place
+from peakward.lab.rewriting.dataflow import Leaves, are_real, drop_unread, follow_in_place
 from peakward.lab.rewriting.loss import Later, Returned
 from peakward.lab.rewriting.masks import Fact
 from peakward.records.case import Compile
@@ -64,6 +64,7 @@ class Backend:
         leaves = Leaves(examples=examples, kept=_kept(module, examples), place={})
         for each in _graphs(graph, leaves):
             follow_in_place(each)
+            drop_unread(each)
             if (name := self._wishes.get("attention")) is not None:
                 found = attention.replace(each, name, leaves)
                 self.outcomes["attention"].extend(found)

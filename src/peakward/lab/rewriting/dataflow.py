@@ -32,6 +32,8 @@ OF_SHAPE_ALONE = frozenset(
 """Functions that read the shape, type and device of their first argument, and none of its values."""
 CASTS = frozenset({"to", "float", "half", "bfloat16", "double", "type", "type_as", "contiguous"})
 """Calls that leave values as they are, but for rounding."""
+SAME = CASTS | {"clone", "detach"}
+"""Calls whose result has the values of their first argument."""
 _MOST_NODES = 400
 """A mask that depends on more than these is not worked out: it comes from the model's data."""
 
@@ -93,6 +95,20 @@ def follow_in_place(graph: fx.Graph) -> None:
 
 def _is_in_place(name: str) -> bool:
     return name.endswith("_") and not name.startswith("_") and not name.endswith("__")
+
+
+def drop_unread(graph: fx.Graph) -> None:
+    """Erase copies and casts that nobody reads: results that the caller of the traced code let go of."""
+    for node in reversed(graph.nodes):
+        if not node.users and called(node) in SAME:
+            graph.erase_node(node)
+
+
+def is_returned(node: fx.Node) -> bool:
+    """Whether a node, or a copy of it, is a result of the graph."""
+    return any(
+        each.op == "output" or (called(each) in SAME and is_returned(each)) for each in node.users
+    )
 
 
 def prune(node: fx.Node, changes_in_place: frozenset[fx.Node] = frozenset()) -> None:

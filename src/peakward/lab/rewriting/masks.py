@@ -44,6 +44,8 @@ class Seen(NamedTuple):
     fact: Fact | None = None
     at_boundary: bool = False
     """The mask comes from outside the graph, and hid at this call what one that needs no mask hides."""
+    may_hide_rows: bool = True
+    """Whether there may be queries that see no key."""
 
 
 def seen(mask: fx.Node, q_len: int, k_len: int, leaves: Leaves) -> Seen:
@@ -54,10 +56,11 @@ def seen(mask: fx.Node, q_len: int, k_len: int, leaves: Leaves) -> Seen:
         return Seen(OTHER)
     try:
         found = _read(how, leaves.examples, q_len, k_len)
+        hides_rows = bool((how.compute(leaves.examples) <= HIDES).all(-1).any())
     except Exception:  # noqa: BLE001  A mask of data may need what is not here; it is then passed on.
         return Seen(OTHER)
     if found.kind == "other":
-        return Seen(found)
+        return Seen(found, may_hide_rows=hides_rows or not set(how.places) <= leaves.kept)
     if not set(how.places) <= leaves.kept:
         return Seen(OTHER, at_boundary=True)
     return Seen(found, _fact(found, how, q_len, k_len))

@@ -171,11 +171,12 @@ class Rewriting:
     def _choose(
         self, part: str, group: list[Chain], forward: Callable[[], object], backend: Backend
     ) -> None:
-        """The level of the group at which most can be replaced, and of such the innermost."""
-        depth, outcomes = max(
-            self._levels(part, group[0], forward, backend),
-            key=lambda level: _worth(level[1][part]),
-        )
+        """The level of the group at which most can be replaced, and of such the innermost. Where nothing
+        can, the outermost has the reason that no more of the model takes away."""
+        levels = list(self._levels(part, group[0], forward, backend))
+        depth, outcomes = max(levels, key=lambda level: _worth(level[1][part]))
+        if _worth(outcomes[part]) == _NOTHING:
+            depth, outcomes = next((each for each in reversed(levels) if each[1][part]), levels[-1])
         for each, found in outcomes.items():
             self.outcomes[each].extend(found)
         if any(isinstance(each, Replaced) for each in outcomes[part]):
@@ -275,10 +276,13 @@ def _by_class(chains: list[Chain]) -> list[list[Chain]]:
     return list(groups.values())
 
 
+_NOTHING = 0.0, 0.0
+
+
 def _worth(outcomes: list[Outcome]) -> tuple[float, float]:
     """The share of parts that are replaced, and of those that nothing would add to."""
     if not outcomes:
-        return 0.0, 0.0
+        return _NOTHING
     replaced = [each for each in outcomes if isinstance(each, Replaced)]
     whole = [each for each in replaced if not each.at_boundary]
     return len(replaced) / len(outcomes), len(whole) / len(outcomes)

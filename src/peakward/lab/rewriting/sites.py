@@ -18,6 +18,7 @@ from peakward.lab.rewriting.dataflow import (
     Refused,
     argument,
     called,
+    is_returned,
     is_tensor,
     value,
 )
@@ -158,7 +159,7 @@ def _to_values(softmax: fx.Node) -> tuple[fx.Node, float, list[fx.Node]]:
 
 def _only_user(node: fx.Node, what: str) -> fx.Node:
     users = list(node.users)
-    if any(each.op == "output" for each in users):
+    if is_returned(node):
         raise Stop(f"{what} are returned", at_boundary=True)
     if len(users) != 1:
         raise Stop(f"{what} are read more than once")
@@ -226,7 +227,7 @@ _BENDS = ("tanh", "clamp", "clip", "relu", "sigmoid", "exp", "log_softmax")
 def _only_user_of_scores(node: fx.Node) -> None:
     # A mask may be made in the scores' shape: that reads no values of them.
     readers = [each for each in node.users if called(each) not in OF_SHAPE_ALONE]
-    if any(each.op == "output" for each in readers):
+    if is_returned(node):
         raise Stop("its scores are returned", at_boundary=True)
     if len(readers) != 1:
         raise Stop("its scores are read more than once")

@@ -297,4 +297,4 @@ class Both(Filled):
         t = x.shape[1]
         att = (q @ k.transpose(-2, -1)) / math.sqrt(self.d)
         att = att.masked_fill(self.tril[:, :, :t, :t] == 0, float("-inf")).softmax(-1)
-        return self.merge(att @ v), att
+        return self.merge(att @ v), att.clone()

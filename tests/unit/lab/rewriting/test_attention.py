@@ -80,6 +80,19 @@ def test_a_mask_of_the_batch_is_passed_on():
         assert_close(step(model, x, x, moved), step(plain, x, x, moved), torch.float64)
 
 
+def test_rows_that_a_number_hides_are_left_alone():
+    """torch's kernels give them another gradient."""
+
+    class Numbers(subjects.Written):
+        def attend(self, q, k, v, t, mask):
+            att = q @ k.transpose(-2, -1) / self.d**0.5
+            return att.masked_fill(mask[:, None, None, :], -1e9).softmax(dim=-1) @ v
+
+    x, mask = ids(), torch.zeros(2, 12, dtype=torch.bool)
+    with pytest.raises(PeakwardError, match="hide all keys of a query by a number"):
+        replaced(Gpt(Numbers), x, x, mask)
+
+
 @pytest.mark.parametrize("returns", [True, False])
 def test_returned_probabilities_refuse_it(returns):
     model = subjects.Weighing(returns=returns).double()
