@@ -16,6 +16,7 @@ from peakward.records.measurement import Measurement
 from peakward.records.memory import CaseMemory
 from peakward.records.plan import Forecast
 from peakward.records.profile import HostWork, Idle, Job, Profile, Rank
+from peakward.stats.summary import typical_s
 
 LEAST_LOOP_STEPS = 20
 """The fewest steps whose mean is judged. With several workers a wait for data comes once in eight
@@ -113,9 +114,9 @@ class DiagnosisInput:
 
     @property
     def step_s(self) -> float | None:
-        """The median of unprofiled steps."""
-        summary = None if self.measurement is None else self.measurement.summary
-        return None if summary is None else summary.median_s.estimate
+        """The time of an unprofiled step (`stats.summary.typical_s`)."""
+        found = None if self.measurement is None else typical_s(self.measurement)
+        return None if found is None else found.estimate
 
     @property
     def limit_bytes(self) -> int | None:

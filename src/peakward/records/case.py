@@ -286,6 +286,8 @@ class StepCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The things that were given beside the function, by which levers reach into the step."""
     written: Configuration = AS_WRITTEN
     """The step as the user wrote it, as far as it was seen."""
+    waits: tuple[str, ...] = ()
+    """The lines of the user's code at which each step waits for the GPU, as `file.py:7: loss.item()`."""
     configuration: Configuration = AS_WRITTEN
 
     @property
@@ -352,6 +354,7 @@ def case_key(case: Case) -> str:
             ("configuration", AS_WRITTEN),
             ("written", AS_WRITTEN),
             ("handles", ()),
+            ("waits", ()),
         ):
             if getattr(normal, name) == default:
                 del content[name]

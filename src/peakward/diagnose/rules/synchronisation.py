@@ -1,7 +1,8 @@
 """The host stops to wait for the GPU inside the loop
 
 Sees: idle time whose causes are synchronisation (the host is in a call that waits for the GPU) and
-host-bound after one, and the calls with the operator and the line around them.
+host-bound after one, and the calls with the operator and the line around them; of a live step, the lines
+at which torch warns of a synchronisation.
 Costs: the host cannot launch ahead, so the GPU runs out of work after every wait.
 Example: `loss.item()`, `tensor.cpu()`, `print(loss)` or `if mask.any():` in each step.
 Lever: none; read scalars every hundred steps, or keep the decision on the GPU.
@@ -16,6 +17,7 @@ from peakward.diagnose.diagnosis_input import (
     abstain,
     number,
 )
+from peakward.records.case import StepCase
 from peakward.records.finding import FindingEvidence
 from peakward.records.profile import Waiting
 
@@ -44,9 +46,18 @@ def judge(given: DiagnosisInput) -> Verdict:
             ),
             *_places(gpu.waits),
         ),
-        advice="defer .item(), .cpu() and printing to every so many steps; keep conditions on the GPU",
+        advice="defer .item(), .cpu() and printing to every so many steps; keep conditions on the GPU"
+        + _lines(given),
         parts=parts,
     )
+
+
+def _lines(given: DiagnosisInput) -> str:
+    """The lines of a live step that wait, which a profile without stacks cannot name."""
+    case = None if given.measurement is None else given.measurement.case
+    if not isinstance(case, StepCase) or not case.waits:
+        return ""
+    return f": here {'; '.join(f'`{each}`' for each in case.waits[:N_PLACES])}"
 
 
 def _places(waits: tuple[Waiting, ...]) -> tuple[FindingEvidence, ...]:

@@ -6,6 +6,7 @@ What is wrong with it is told before anything is measured.
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from peakward.lab.data.given_loader import GivenLoader, expect_repeatable, rebuild_obstacle, rebuilt
 from peakward.lab.levers import module_levers
+from peakward.lab.levers.host_waits import host_waits
 from peakward.lab.levers.in_place import Applied, Live
 from peakward.lab.levers.module_check import ShapesSeen
 from peakward.lab.levers.module_levers import SdpaCalls
@@ -223,6 +225,8 @@ class StepSeen:
 
     loss_in_model: bool = True
     """Whether the model that was given computes the cross-entropy itself."""
+    waits: tuple[str, ...] = ()
+    """The lines at which it waits for the GPU; the most frequent first."""
     no_other_loader: str | None = None
     """Why no loader with workers can be made of the given one."""
 
@@ -334,6 +338,11 @@ def check_step(given: Given, device_type: DeviceType) -> StepSeen:
             step = taken()
             with gradients_seen(given.model) as gradients, calls:
                 step.step()
+        waits: Counter[str] = Counter()
+        if torch.cuda.is_initialized() and "cuda" in places:
+            step = taken()
+            with host_waits() as waits:
+                step.step()
         if feed is not None:
             feed.rewind()
             feed()
@@ -355,6 +364,7 @@ def check_step(given: Given, device_type: DeviceType) -> StepSeen:
         attention=attention,
         calls_model=given.model is None or bool(calls.autocast),
         autocast=next(iter(calls.autocast), None),
+        waits=tuple(line for line, _ in waits.most_common()),
         loss_in_model=calls.computes_loss,
         no_other_loader=None if given.loader is None else rebuild_obstacle(given.loader),
     )

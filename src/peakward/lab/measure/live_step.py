@@ -62,6 +62,7 @@ def live_case(
         tokens_per_step=tokens_per_step,
         handles=tuple(name for name in get_args(Handle) if handles[name] is not None),
         written=written,
+        waits=() if seen is None else seen.waits,
         configuration=written,
     )
 

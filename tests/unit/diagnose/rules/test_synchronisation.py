@@ -3,9 +3,10 @@
 import pytest
 
 from peakward.diagnose.diagnosis_input import Symptom
+from peakward.records.case import StepCase
 from peakward.records.profile import Waiting
 
-from .made import MS, abstains, given, judge, profile
+from .made import MS, abstains, given, judge, measurement, profile
 
 ITEM = Waiting(
     call="cudaStreamSynchronize",
@@ -27,6 +28,19 @@ def test_the_wait_and_what_follows_it(ms):
     assert sum(found.parts.values()) == pytest.approx(ms * 1e-3)
     assert "train.py(12): step" in found.evidence[1].name
     assert found.evidence[1].stored == "profile waits[0].n"
+
+
+def test_the_lines_of_a_live_step_are_in_the_advice():
+    line = "train.py:41: losses.append(loss.item())"
+    step = StepCase(name="step", fingerprint="0", device="cuda", waits=(line,))
+    found = judge(
+        "HOST004",
+        given(
+            profile(idle={"synchronisation": 50, "after_synchronisation": 0}, waits=(ITEM,)),
+            measurement=measurement(step, median_s=1.0),
+        ),
+    )
+    assert found.advice.endswith(f": here `{line}`")
 
 
 def test_a_wait_while_the_gpu_works_costs_nothing():
