@@ -82,6 +82,11 @@ def panel(study: Study, read: RunParts) -> tuple[Panel, ...]:
                 ),
                 Command(text=f"{study.command} --write-patch speed.patch"),
             ]
+        if study.called is not None:
+            blocks += [
+                Paragraph(text=f"Or as a diff of {study.called.files[0][0]}, which made the call:"),
+                Code(text="print(pw.patch(study))"),
+            ]
     if study.best_command is not None:
         blocks += [Paragraph(text="To measure the best again:"), Command(text=study.best_command)]
     return (Panel(title="How to have it", blocks=tuple(blocks)),) if blocks else ()

@@ -7,7 +7,7 @@ from torch import nn
 
 from peakward.records.case import AS_WRITTEN, ModuleCase, Workload
 from peakward.records.finding import Diagnosis
-from peakward.records.study import Column, Conclusion, Patch, Table
+from peakward.records.study import CallSite, Column, Conclusion, Patch, Table
 from peakward.report.document import Code, Command, Items, TableBlock
 from peakward.report.run import sections
 from peakward.report.run.investigation import read
@@ -197,6 +197,12 @@ def test_a_patch_that_was_written_is_shown_with_what_it_gave(run_study):
     assert "25.0 ms a step, the best 24.0 ms" in blocks[2].text
     assert Items(texts=("x",)) in blocks
     assert Code(text="--- a/m.py", language="diff") in blocks
+
+
+def test_a_study_that_a_call_began_says_how_to_patch_that_file(run_study):
+    site = CallSite(function="run", line=1, files=(("train.py", "0"),))
+    called = msgspec.structs.replace(of_a_module(run_study), called=site)
+    assert any("diff of train.py" in each.text for each in panel(called) if hasattr(each, "text"))
 
 
 def test_nothing_kept_has_no_panel(run_study):
