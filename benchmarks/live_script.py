@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import peakward as pw
 
-ROUNDS = 5
+ROUNDS = 4
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
@@ -296,7 +296,7 @@ def main() -> None:
     """Prints the result as JSON."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--device", choices=tuple(SIZES), default="cuda")
-    options.add_argument("--budget-s", type=float, default=90.0)
+    options.add_argument("--budget-s", type=float, default=80.0)
     options.add_argument("--db", type=Path, default=Path("peakward.db"))
     options.add_argument("--out", type=Path)
     asked = options.parse_args()
