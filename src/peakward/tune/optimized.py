@@ -84,13 +84,18 @@ class Optimized(Result):
                 self._certify(batch)
             if batch is not None and self._stack.levers:
                 self.proof = self._proved(batch, aim, until_s)
-            if self._stack.levers:
+            if self._stack.levers and (self.proof is None or self.proof.verdict == "kept"):
                 self._applied = self._put(self._stack.top)
+                if batch is not None:
+                    self._warm_up(batch)
         except Exception as error:  # noqa: BLE001  compilers and a user's code may raise anything
+            self.undo()
             said = f"Taken back: it does not run where the model lives: {_why(error)}"
             self.notes = (*self.notes, said)
-        if self.proof is not None and self.proof.verdict != "kept":
+        except BaseException:
             self.undo()
+            raise
+        if self.proof is not None and self.proof.verdict != "kept":
             self.notes = (
                 *self.notes,
                 f"Taken back: in place it is not better: {self.proof.reason}.",
@@ -216,6 +221,15 @@ class Optimized(Result):
             if len(rounds) >= MOST_PAIRS or (settled and len(rounds) >= LEAST_PAIRS):
                 break
         return proof
+
+    def _warm_up(self, batch: Any) -> None:
+        """Takes a step that compiles, and finds what is replaced, before the caller's first one; then
+        everything is as before it."""
+        from peakward.lab.levers.whole_step import WholeStep, copied
+        from peakward.lab.measure.snapshot import restored
+
+        with restored(self._live.model, self._live.optimizer):
+            WholeStep(self._live, self._loss)(copied(batch))
 
     @contextmanager
     def _arm(self, case: LeverCase, batch: Any) -> Iterator["Callable[[], torch.Tensor]"]:

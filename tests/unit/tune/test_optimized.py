@@ -209,6 +209,29 @@ def test_the_mode_of_every_module_stays(optimized, tiny_gpt):
     assert [each.training for each in model.modules()] == modes
 
 
+class Stopped(Slow):
+    """Meets Ctrl-C at a call of the caller's choice."""
+
+    calls_left = 10**9
+
+    def forward(self, x):
+        self.calls_left -= 1
+        if not self.calls_left:
+            raise KeyboardInterrupt
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("n_calls", [1, 5, 12])
+def test_ctrl_c_leaves_nothing_applied(optimized, n_calls):
+    model, batch = Stopped(), torch.ones(2, 4)
+    twin = copy.deepcopy(model)
+    model.calls_left = n_calls
+    with pytest.raises(KeyboardInterrupt):
+        optimized(model, "bf16", "fused-optimizer", batch=batch, example=batch, loss=None)
+    assert type(model) is Stopped
+    torch.testing.assert_close(list(model.parameters()), list(twin.parameters()), rtol=0, atol=0)
+
+
 def test_a_notebook_shows_the_study_with_what_was_taken_back(optimized, tiny_gpt):
     found, _ = optimized(tiny_gpt.GPT())
     assert "the model is as it was" in found._repr_html_()
