@@ -1,14 +1,59 @@
-"""The key-value cache of the reference decoder: static and contiguous, all layers at one length."""
+"""The key-value cache of the passes `prefill` and `decode`: static and contiguous, all rows at one length.
+
+`Kept` is what the decoder asks of any cache. The caches of generation, whose rows have lengths of their own,
+are in `sequences` and `paged`.
+"""
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from peakward.kernels.ops.attention.api import AttentionFn
 from peakward.kernels.ops.attention.mask import first_in_reach
-from peakward.lab.models.decoder import INITIAL_DEVIATION
+from peakward.lab.models.decoder import INITIAL_DEVIATION, score_bias
 from peakward.records.model_shape import ModelShape
+
+
+class KeptLayer(Protocol):
+    """The keys and values that a cache holds of one layer."""
+
+    def attend(
+        self,
+        attention: AttentionFn,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        window: int | None,
+        bias: Tensor | None,
+    ) -> Tensor:
+        """Writes k and v (batch, kv_heads, n, head_dim) behind those held, and attends from q (batch,
+        heads, n, head_dim) to all that it may see, by the implementation `attention`.
+
+        Returns:
+            (batch, heads, n, head_dim).
+        """
+
+
+class Kept(Protocol):
+    """A cache as `decoder.Decoder` sees it in one pass over new tokens."""
+
+    @property
+    def start(self) -> int | Tensor:
+        """The position of the first new token: of all rows, or (batch,) of each."""
+
+    @property
+    def layers(self) -> Sequence[KeptLayer]:
+        """One for each block."""
+
+    def bias(self, n: int, like: Tensor) -> Tensor | None:
+        """Terms that are added to the scores of n new tokens, or None.
+
+        Broadcast to (batch, heads, n, keys), in at least fp32; minus infinity where a key is not seen.
+        """
 
 
 class LayerCache(nn.Module):
@@ -26,6 +71,20 @@ class LayerCache(nn.Module):
         self.register_buffer("keys", keys, persistent=False)
         self.register_buffer("values", values, persistent=False)
         self.length = 0
+
+    def attend(
+        self,
+        attention: AttentionFn,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        window: int | None,
+        bias: Tensor | None,
+    ) -> Tensor:
+        """See `KeptLayer`."""
+        k, v = self.extend(k, v, window=window)
+        return attention(q, k, v, window=window, bias=bias)
 
     def extend(self, k: Tensor, v: Tensor, *, window: int | None) -> tuple[Tensor, Tensor]:
         """Writes k and v (batch, kv_heads, n, head_dim) behind the tokens held, whose number stays.
@@ -50,7 +109,7 @@ class LayerCache(nn.Module):
 
 
 class KVCache(nn.Module):
-    """The store in which `decoder.Decoder` keeps keys and values, one `LayerCache` a block."""
+    """Keys and values of the reference decoder, one `LayerCache` a block."""
 
     layers: Sequence[LayerCache]
 
@@ -82,6 +141,15 @@ class KVCache(nn.Module):
     def length(self, length: int) -> None:
         for layer in self.layers:
             layer.length = length
+
+    @property
+    def start(self) -> int:
+        """See `Kept`."""
+        return self.length
+
+    def bias(self, n: int, like: Tensor) -> Tensor | None:
+        """See `Kept`."""
+        return score_bias(self.shape, n, like, self.length)
 
     def fill(self, length: int, *, seed: int) -> None:
         """Fills the cache with `length` tokens of random keys and values.

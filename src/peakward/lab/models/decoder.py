@@ -27,7 +27,7 @@ from peakward.records.case import StoredWeights
 from peakward.records.model_shape import ModelShape
 
 if TYPE_CHECKING:
-    from peakward.lab.inference.cache import KVCache, LayerCache
+    from peakward.lab.inference.cache import Kept, KeptLayer
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -57,26 +57,38 @@ def norm(shape: ModelShape) -> nn.Module:
 
 
 def rotation(
-    shape: ModelShape, seq_len: int, like: Tensor, start: int = 0
+    shape: ModelShape, seq_len: int, like: Tensor, start: int | Tensor = 0
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines of RoPE (Su et al. 2021) from position `start` on, each (seq_len,
-    head_dim / 2).
+    head_dim / 2); with a start for each row, (batch, seq_len, head_dim / 2).
 
     Angles are computed in at least fp32: bf16 holds positions exactly only to 256.
     """
     dtype = torch.promote_types(like.dtype, torch.float32)
     exponent = torch.arange(0, shape.head_dim, 2, device=like.device, dtype=dtype) / shape.head_dim
-    position = torch.arange(start, start + seq_len, device=like.device, dtype=dtype)
-    angle = torch.outer(position, shape.rope_theta**-exponent)
+    if isinstance(start, Tensor):
+        angle = positions(seq_len, start)[..., None] * shape.rope_theta**-exponent
+    else:
+        position = torch.arange(start, start + seq_len, device=like.device, dtype=dtype)
+        angle = torch.outer(position, shape.rope_theta**-exponent)
     return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
 
 
-def sinusoids(shape: ModelShape, seq_len: int, like: Tensor, start: int = 0) -> Tensor:
-    """Position vectors (seq_len, d_model) from `start` on (Vaswani et al. 2017, section 3.5)."""
+def positions(seq_len: int, start: Tensor) -> Tensor:
+    """The positions (batch, seq_len) of tokens that begin at `start` (batch,) in their rows."""
+    return start[:, None] + torch.arange(seq_len, device=start.device)
+
+
+def sinusoids(shape: ModelShape, seq_len: int, like: Tensor, start: int | Tensor = 0) -> Tensor:
+    """Position vectors (seq_len, d_model) from `start` on (Vaswani et al. 2017, section 3.5); with a
+    start for each row, (batch, seq_len, d_model)."""
     dtype = torch.promote_types(like.dtype, torch.float32)
     exponent = torch.arange(0, shape.d_model, 2, device=like.device, dtype=dtype) / shape.d_model
-    position = torch.arange(start, start + seq_len, device=like.device, dtype=dtype)
-    angle = torch.outer(position, 10_000.0**-exponent)
+    if isinstance(start, Tensor):
+        angle = positions(seq_len, start)[..., None] * 10_000.0**-exponent
+    else:
+        position = torch.arange(start, start + seq_len, device=like.device, dtype=dtype)
+        angle = torch.outer(position, 10_000.0**-exponent)
     pairs = torch.stack((angle.sin(), angle.cos()), dim=-1)
     return pairs.flatten(-2)[:, : shape.d_model].to(like.dtype)
 
@@ -85,22 +97,33 @@ def alibi(shape: ModelShape, seq_len: int, like: Tensor, start: int = 0) -> Tens
     """Score bias (heads, seq_len, keys): minus slope times distance (Press et al. 2022).
 
     The keys are all from the first one that the first query attends to.
+    """
+    first = first_in_reach(start, shape.window)
+    position = torch.arange(first, start + seq_len, device=like.device)
+    distance = (position[start - first :, None] - position[None, :]).clamp(min=0)
+    return -slopes(shape, like)[:, None, None] * distance
 
-    Slopes are 2^(-8·i/n) for n heads a power of two. For other n they are, as in the paper's code,
-    those of the power below and every second one of the power above.
+
+def score_bias(shape: ModelShape, seq_len: int, like: Tensor, start: int = 0) -> Tensor | None:
+    """The terms that the shape's positions add to the scores of tokens from `start` on, or None."""
+    return alibi(shape, seq_len, like, start) if shape.positions == "alibi" else None
+
+
+def slopes(shape: ModelShape, like: Tensor) -> Tensor:
+    """ALiBi's slopes (heads,) in at least fp32: 2^(-8·i/n) for n heads a power of two.
+
+    For other n they are, as in the paper's code, those of the power below and every second one of the
+    power above.
     """
 
-    def slopes(n: int) -> list[float]:
+    def of(n: int) -> list[float]:
         return [2.0 ** (-8.0 * (i + 1) / n) for i in range(n)]
 
     n = shape.n_heads
     power = 1 << (n.bit_length() - 1)
-    each = slopes(power) + slopes(2 * power)[0::2][: n - power]
-    first = first_in_reach(start, shape.window)
-    position = torch.arange(first, start + seq_len, device=like.device)
-    distance = (position[start - first :, None] - position[None, :]).clamp(min=0)
+    each = of(power) + of(2 * power)[0::2][: n - power]
     dtype = torch.promote_types(like.dtype, torch.float32)
-    return -torch.tensor(each, device=like.device, dtype=dtype)[:, None, None] * distance
+    return torch.tensor(each, device=like.device, dtype=dtype)
 
 
 class SelfAttention(nn.Module):
@@ -119,13 +142,15 @@ class SelfAttention(nn.Module):
         cos: Tensor | None,
         sin: Tensor | None,
         bias: Tensor | None,
-        kept: "LayerCache | None",
+        kept: "KeptLayer | None",
     ) -> Tensor:
         batch, seq_len, _ = x.shape
         q, k, v = self._projected(x, cos, sin)
-        if kept is not None:
-            k, v = kept.extend(k, v, window=self.shape.window)
-        mixed = self.attention(q, k, v, window=self.shape.window, bias=bias)
+        window = self.shape.window
+        if kept is None:
+            mixed = self.attention(q, k, v, window=window, bias=bias)
+        else:
+            mixed = kept.attend(self.attention, q, k, v, window=window, bias=bias)
         return self.out(mixed.transpose(1, 2).reshape(batch, seq_len, -1))
 
     def _projected(
@@ -181,7 +206,7 @@ class Block(nn.Module):
         cos: Tensor | None,
         sin: Tensor | None,
         bias: Tensor | None,
-        kept: "LayerCache | None" = None,
+        kept: "KeptLayer | None" = None,
     ) -> Tensor:
         if isinstance(self.ff_norm, FusedNorm):
             x, normed = of_sum(
@@ -228,7 +253,7 @@ class Decoder(nn.Module):
             self.readout.head.weight = self.embedding.weight
 
     def forward(
-        self, ids: Tensor, targets: Tensor | None = None, cache: "KVCache | None" = None
+        self, ids: Tensor, targets: Tensor | None = None, cache: "Kept | None" = None
     ) -> Tensor:
         """ids, targets (batch, seq_len) of int64 → logits (batch, seq_len, vocab) or a scalar loss.
 
@@ -236,17 +261,21 @@ class Decoder(nn.Module):
         keys and values are written to it, and the logits are those of the last position, (batch, 1,
         vocab).
         """
-        shape, start = self.shape, 0 if cache is None else cache.length
+        shape, start = self.shape, 0 if cache is None else cache.start
         seq_len = ids.shape[1]
         x = self.embedding(ids)
         if shape.positions == "learned":
-            x = x + self.position_embedding.weight[start : start + seq_len]
+            table = self.position_embedding.weight
+            if isinstance(start, Tensor):
+                x = x + table[positions(seq_len, start)]
+            else:
+                x = x + table[start : start + seq_len]
         elif shape.positions == "sinusoidal":
             x = x + sinusoids(shape, seq_len, x, start)
         cos, sin = None, None
         if shape.positions == "rope":
             cos, sin = rotation(shape, seq_len, x, start)
-        bias = alibi(shape, seq_len, x, start) if shape.positions == "alibi" else None
+        bias = score_bias(shape, seq_len, x) if cache is None else cache.bias(seq_len, x)
         layers = [None] * len(self.blocks) if cache is None else cache.layers
         for block, kept in zip(self.blocks, layers, strict=True):
             x = block(x, cos, sin, bias, kept)

@@ -10,11 +10,13 @@ from peakward.kernels.ops.rope.api import rope, rope_
 RotationFn = Callable[[Tensor, Tensor, Tensor, int, int], tuple[Tensor, Tensor, Tensor]]
 """rotation(packed, cos, sin, n_heads, n_kv_heads): the queries, keys and values of packed (batch,
 n_heads + 2·n_kv_heads, seq_len, head_dim), with queries and keys turned. cos and sin are (seq_len,
-head_dim / 2)."""
+head_dim / 2), or (batch, seq_len, head_dim / 2)."""
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x (batch, heads, seq_len, head_dim), its element i turned with element i + head_dim/2."""
+    if cos.dim() == 3:
+        cos, sin = cos[:, None], sin[:, None]
     low, high = x.chunk(2, dim=-1)
     turned = torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
     return turned.to(x.dtype)

@@ -1,0 +1,178 @@
+"""A cache in pages of one size, which sequences share where their tokens are the same.
+
+After PagedAttention (Kwon et al. 2023): a row's table lists the pages that hold its tokens, in order, so that
+memory is taken a page at a time and no row needs neighbouring pages. Full pages of a prompt are shared with
+every later prompt that begins alike. A copy of a row (`fork`) shares its last page too, which is copied when
+one of them writes to it. A page that no row lists any more is free for any other.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+
+import torch
+from torch import Tensor, nn
+
+from peakward.kernels.ops.decode_attention.reference import gathered
+from peakward.lab.inference.sequences import Pass, SequenceCache
+from peakward.records.errors import PeakwardError
+from peakward.records.model_shape import ModelShape
+
+
+class Pages:
+    """Which pages are free, how many rows list each other, and what prompts' full pages hold."""
+
+    def __init__(self, n_pages: int) -> None:
+        self.free = list(reversed(range(n_pages)))
+        self.n_users = [0] * n_pages
+        self._of_tokens: dict[tuple[int | None, tuple[int, ...]], int] = {}
+        self._tokens_of: dict[int, tuple[int | None, tuple[int, ...]]] = {}
+
+    def take(self) -> int:
+        """A free page, with one user.
+
+        Raises:
+            PeakwardError: there is none.
+        """
+        if not self.free:
+            raise PeakwardError(
+                f"expected a free page, got all {len(self.n_users):,} in use: release a sequence, or make "
+                "a cache of more pages"
+            )
+        page = self.free.pop()
+        self.n_users[page] = 1
+        return page
+
+    def share(self, page: int) -> int:
+        """The page, with a user more."""
+        self.n_users[page] += 1
+        return page
+
+    def drop(self, page: int) -> None:
+        """Takes a user away. A page without one is free, and its tokens are forgotten."""
+        self.n_users[page] -= 1
+        if self.n_users[page] == 0:
+            self.free.append(page)
+            if page in self._tokens_of:
+                del self._of_tokens[self._tokens_of.pop(page)]
+
+    def keep(self, page: int, before: int | None, tokens: tuple[int, ...]) -> None:
+        """Remembers that a page behind another, or at the start, holds these tokens."""
+        if (before, tokens) not in self._of_tokens:
+            self._of_tokens[before, tokens] = page
+            self._tokens_of[page] = before, tokens
+
+    def known(self, before: int | None, tokens: tuple[int, ...]) -> int | None:
+        """The page behind another, or at the start, that holds these tokens."""
+        return self._of_tokens.get((before, tokens))
+
+
+class PagedCache(SequenceCache):
+    """Pages of (n_pages, page_size, kv_heads, head_dim) a layer: the layout of
+    `kernels.paged_decode_attention`."""
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        *,
+        n_rows: int,
+        n_pages: int,
+        page_size: int = 16,
+        device: str,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__(shape, n_rows=n_rows, limit=n_pages * page_size, device=device)
+        self.page_size, self.pages = page_size, Pages(n_pages)
+        self.tables: list[list[int]] = [[] for _ in range(n_rows)]
+        self.block_table = torch.zeros((n_rows, n_pages), dtype=torch.int32, device=device)
+        """The tables again, on the device; entries behind a row's pages mean nothing."""
+        size = (shape.n_layers, n_pages, page_size, shape.n_kv_heads, shape.head_dim)
+        self.keys = torch.zeros(size, device=device, dtype=dtype)
+        self.values = torch.zeros(size, device=device, dtype=dtype)
+
+    @property
+    def n_bytes(self) -> int:
+        return 2 * self.keys.nbytes
+
+    def prefill(self, model: nn.Module, row: int, ids: Sequence[int]) -> Tensor:
+        """See `SequenceCache`. What pages hold of the beginning of the prompt is not computed again."""
+        found = super().prefill(model, row, ids)
+        before = None
+        for number, tokens in enumerate(self._full_pages(ids)):
+            page = self.tables[row][number]
+            self.pages.keep(page, before, tokens)
+            before = page
+        return found
+
+    def fork(self, row: int, onto: int) -> None:
+        """Makes an empty row hold what another holds, in the same pages."""
+        self.tables[onto] = [self.pages.share(page) for page in self.tables[row]]
+        self._set_length(onto, self.lengths[row])
+        self._show(onto)
+
+    def release(self, row: int) -> None:
+        super().release(row)
+        # The last one first: a page is forgotten before the page that it stands behind.
+        for page in reversed(self.tables[row]):
+            self.pages.drop(page)
+        self.tables[row] = []
+
+    def write(self, layer: int, at: Pass, k: Tensor, v: Tensor) -> None:
+        table = self.block_table[at.rows].long()
+        page = table.gather(1, at.own // self.page_size)
+        for held, new in ((self.keys, k), (self.values, v)):
+            held[layer][page, at.own % self.page_size] = new.transpose(1, 2)
+
+    def read(self, layer: int, at: Pass) -> tuple[Tensor, Tensor]:
+        table = self.block_table[at.rows, : ceil(at.longest / self.page_size)]
+        return gathered(self.keys[layer], table), gathered(self.values[layer], table)
+
+    def slots(self, at: Pass) -> Tensor:
+        n_pages = ceil(at.longest / self.page_size)
+        return torch.arange(n_pages * self.page_size, device=self.device)[None]
+
+    def _full_pages(self, ids: Sequence[int]) -> list[tuple[int, ...]]:
+        """The tokens of each page that they fill."""
+        size = self.page_size
+        return [tuple(ids[at : at + size]) for at in range(0, len(ids) - size + 1, size)]
+
+    def _take_known(self, row: int, ids: Sequence[int]) -> int:
+        """Lists the pages that hold the first tokens already. At least one token is left to compute."""
+        shared: list[int] = []
+        for tokens in self._full_pages(ids[:-1]):
+            page = self.pages.known(shared[-1] if shared else None, tokens)
+            if page is None:
+                break
+            shared.append(self.pages.share(page))
+        self.tables[row] = shared
+        self._set_length(row, len(shared) * self.page_size)
+        self._show(row)
+        return self.lengths[row]
+
+    def _make_room(self, rows: slice, n: int) -> None:
+        for row in range(len(self.tables))[rows]:
+            table, length = self.tables[row], self.lengths[row]
+            before, written = list(table), length // self.page_size
+            try:
+                if written < len(table) and self.pages.n_users[table[written]] > 1:
+                    table[written] = self._copied(table[written])
+                while len(table) * self.page_size < length + n:
+                    table.append(self.pages.take())
+            finally:
+                if table != before:
+                    self._show(row)
+
+    def _copied(self, page: int) -> int:
+        """A page of one's own with what a shared one holds."""
+        own = self.pages.take()
+        for held in (self.keys, self.values):
+            held[:, own] = held[:, page]
+        self.pages.drop(page)
+        return own
+
+    def _set_length(self, row: int, length: int) -> None:
+        self.lengths[row] = length
+        self.held[row] = length
+
+    def _show(self, row: int) -> None:
+        table = torch.tensor(self.tables[row], dtype=torch.int32)
+        self.block_table[row, : len(table)] = table.to(self.device)

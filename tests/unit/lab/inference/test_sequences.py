@@ -1,0 +1,212 @@
+"""Sequences of unequal lengths in every kind of cache say, token by token, what a forward pass over all of
+them says."""
+
+import math
+
+import pytest
+import torch
+
+from peakward.kernels.ops.attention.reference import for_every_head
+from peakward.kernels.ops.rotation.api import rotate
+from peakward.lab.inference.paged import PagedCache
+from peakward.lab.inference.sequences import ContiguousCache, SlidingCache
+from peakward.lab.models import decoder
+from peakward.records.errors import PeakwardError
+
+EPS64 = torch.finfo(torch.float64).eps
+SHAPES = {
+    "rope": {},
+    "learned": {"positions": "learned", "norm": "layernorm", "gated": False, "bias": True},
+    "sinusoidal": {"positions": "sinusoidal"},
+    "alibi": {"positions": "alibi"},
+    "gqa": {"n_kv_heads": 2, "qkv_bias": True},
+    "mqa": {"n_kv_heads": 1},
+    "window": {"window": 5},
+    "window of one": {"window": 1},
+    "window, alibi, gqa": {"window": 4, "positions": "alibi", "n_kv_heads": 2},
+    "experts": {"n_experts": 4, "n_active_experts": 2},
+}
+PROMPTS, STEPS = (7, 1, 12), 9
+LONGEST = max(PROMPTS) + STEPS
+ON_CPU = {"n_rows": len(PROMPTS), "device": "cpu", "dtype": torch.float64}
+CACHES = {
+    "contiguous": lambda shape: ContiguousCache(shape, capacity=LONGEST, **ON_CPU),
+    "pages": lambda shape: PagedCache(shape, n_pages=20, page_size=4, **ON_CPU),
+    "pages of one": lambda shape: PagedCache(shape, n_pages=80, page_size=1, **ON_CPU),
+    "ring": lambda shape: SlidingCache(shape, n_recent=shape.window or LONGEST, **ON_CPU),
+    "ring with sinks": lambda shape: SlidingCache(shape, n_recent=LONGEST, n_sinks=3, **ON_CPU),
+}
+
+
+def texts(vocab_size, lengths):
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(vocab_size, (n,), generator=generator) for n in lengths]
+
+
+def through(cache, model, whole, prompts=PROMPTS):
+    """The logits (STEPS + 1, vocab) of each text: behind its prompt, and behind each further token."""
+    found = [
+        [cache.prefill(model, row, text[:n].tolist())]
+        for row, (text, n) in enumerate(zip(whole, prompts, strict=True))
+    ]
+    for step in range(STEPS):
+        ids = torch.stack([text[n + step] for text, n in zip(whole, prompts, strict=True)])
+        for row, logits in enumerate(cache.step(model, ids[:, None]).split(1)):
+            found[row].append(logits)
+    return [torch.cat(each) for each in found]
+
+
+def close(found, expected, n_layers):
+    # The same sums in another order: the bound of `lab.numerics.verify`, for the errors of both.
+    bound = EPS64 * math.sqrt(16 * n_layers + 2)
+    return float((found - expected).norm() / expected.norm()) <= bound
+
+
+@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES.keys())
+@torch.no_grad()
+def test_exact_caches(kind, changes, make_decoder):
+    model = make_decoder(changes, "sdpa" if kind == "contiguous" else "naive")
+    if kind == "ring with sinks" and (model.shape.window or model.shape.positions != "rope"):
+        with pytest.raises(PeakwardError, match="attention sinks"):
+            CACHES[kind](model.shape)
+        return
+    whole = texts(model.shape.vocab_size, [n + STEPS for n in PROMPTS])
+    found = through(CACHES[kind](model.shape), model, whole)
+    for text, n, logits in zip(whole, PROMPTS, found, strict=True):
+        assert close(logits, model(text[None])[0, n - 1 :], model.shape.n_layers)
+
+
+def streaming(shape, n_recent, n_sinks, n_prompt):
+    """Attention of the definition, over keys that are not rotated: the prompt attends to all before it,
+    a later token to the sinks and the last tokens, by their places among these."""
+
+    def attention(q, k, v, *, window, bias):
+        k, v = for_every_head(q, k, v)
+        found = torch.empty_like(q)
+        for own in range(q.shape[2]):
+            seen = list(range(own + 1))
+            if own >= n_prompt and own + 1 > n_sinks + n_recent:
+                seen = seen[:n_sinks] + seen[-n_recent:]
+            cos, sin = decoder.rotation(shape, len(seen), q)
+            keys = rotate(k[:, :, seen], cos, sin)
+            query = rotate(q[:, :, own : own + 1], cos[-1:], sin[-1:])
+            weights = (query @ keys.mT / math.sqrt(shape.head_dim)).softmax(-1)
+            found[:, :, own] = (weights @ v[:, :, seen])[:, :, 0]
+        return found
+
+    return attention
+
+
+def not_rotated(packed, cos, sin, n_heads, n_kv_heads):
+    return packed.split((n_heads, n_kv_heads, n_kv_heads), dim=1)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize(("n_recent", "n_sinks"), [(5, 0), (4, 1), (3, 4), (1, 2)])
+@torch.no_grad()
+def test_a_ring_that_drops_tokens(n_recent, n_sinks, kv_heads, make_decoder):
+    changes = {"n_kv_heads": kv_heads}
+    model = make_decoder(changes)
+    whole = texts(model.shape.vocab_size, [n + STEPS for n in PROMPTS])
+    found = through(
+        SlidingCache(model.shape, n_recent=n_recent, n_sinks=n_sinks, **ON_CPU), model, whole
+    )
+    in_full = 0
+    for text, n, logits in zip(whole, PROMPTS, found, strict=True):
+        oracle = make_decoder(
+            changes, streaming(model.shape, n_recent, n_sinks, n), rotation=not_rotated
+        )
+        expected = oracle(text[None])[0, n - 1 :]
+        # An angle of position p is off by p units of rounding, so that turning by two of them is too.
+        assert float((logits - expected).norm() / expected.norm()) <= LONGEST * EPS64 * 8
+        in_full += close(logits, model(text[None])[0, n - 1 :], model.shape.n_layers)
+    assert in_full < len(PROMPTS), "nothing was dropped"
+
+
+@torch.no_grad()
+def test_a_released_row_takes_another_prompt(make_decoder):
+    model = make_decoder({})
+    first, second = texts(61, [9, 6])
+    for make in CACHES.values():
+        cache = make(model.shape)
+        cache.prefill(model, 1, first.tolist())
+        cache.release(1)
+        assert close(
+            cache.prefill(model, 1, second.tolist()),
+            model(second[None])[:, -1],
+            model.shape.n_layers,
+        )
+
+
+@torch.no_grad()
+def test_pages_are_shared_copied_freed_and_taken_again(make_decoder):
+    model = make_decoder({"n_kv_heads": 2})
+    n_layers = model.shape.n_layers
+    cache = PagedCache(model.shape, n_pages=8, page_size=4, **ON_CPU)
+    (long,) = texts(61, [14])
+    first, second = long[:10], torch.cat((long[:8], long[11:14]))
+    cache.prefill(model, 0, first.tolist())
+    found = cache.prefill(model, 1, second.tolist())
+    assert cache.tables[1][:2] == cache.tables[0][:2]  # Two pages of four tokens begin both.
+    assert len(cache.pages.free) == 8 - 4
+    assert close(found, model(second[None])[:, -1], n_layers)
+
+    cache.fork(0, onto=2)
+    assert len(cache.pages.free) == 8 - 4
+    ids = torch.tensor([[3], [4], [5]])
+    found = cache.step(model, ids)
+    assert cache.tables[2][:2] == cache.tables[0][:2]
+    assert cache.tables[2][2] != cache.tables[0][2]  # Copied, for both wrote to it.
+    for row, text in enumerate((first, second, first)):
+        expected = model(torch.cat((text, ids[row]))[None])[:, -1]
+        assert close(found[row : row + 1], expected, n_layers)
+
+    for row in range(3):
+        cache.release(row)
+    assert sorted(cache.pages.free) == list(range(8))
+    (other,) = texts(61, [31])
+    found = cache.prefill(model, 0, other.tolist())  # In all eight pages, whatever their order.
+    assert close(found, model(other[None])[:, -1], n_layers)
+
+
+@torch.no_grad()
+def test_pages_that_are_known_are_not_computed_again(make_decoder):
+    model = make_decoder({})
+    cache = PagedCache(model.shape, n_pages=8, page_size=4, **ON_CPU)
+    prompt = texts(61, [9])[0].tolist()
+    cache.prefill(model, 0, prompt)
+    seen = []
+    model.embedding.register_forward_hook(lambda _module, args, _out: seen.append(args[0].shape[1]))
+    cache.prefill(model, 1, prompt)
+    cache.prefill(
+        model, 2, prompt[:8]
+    )  # The last page again: its last token's logits are asked for.
+    assert seen == [1, 4]
+    cache.release(0)
+    cache.release(1)
+    cache.release(2)
+    cache.prefill(model, 0, prompt)  # Nothing is known of pages that nobody uses.
+    assert seen[-1] == 9
+
+
+@torch.no_grad()
+def test_too_small_caches_say_so(make_decoder):
+    model = make_decoder({"positions": "learned"})
+    contiguous = ContiguousCache(model.shape, capacity=6, **ON_CPU)
+    with pytest.raises(PeakwardError, match="at most 6 tokens, got one of 7"):
+        contiguous.prefill(model, 0, [1] * 7)
+    with pytest.raises(PeakwardError, match="at least one token"):
+        contiguous.prefill(model, 0, [])
+    longer = ContiguousCache(model.shape, capacity=99, **ON_CPU)
+    with pytest.raises(PeakwardError, match="at most 32 tokens, got one of 33"):
+        longer.prefill(model, 0, [1] * 33)  # The model has no more positions.
+    pages = PagedCache(model.shape, n_pages=4, page_size=2, **ON_CPU)
+    pages.prefill(model, 0, [1] * 6)
+    with pytest.raises(PeakwardError, match="all 4 in use"):
+        pages.prefill(model, 1, [2] * 5)
+    pages.release(1)
+    pages.release(0)
+    found = pages.prefill(model, 1, [2] * 5)
+    expected = model(torch.full((1, 5), 2))[:, -1]
+    assert close(found, expected, model.shape.n_layers)
