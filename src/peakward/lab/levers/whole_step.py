@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -133,19 +134,22 @@ def _capturable(live: Live) -> Undo:
         return lambda: None
     places: list[dict[str, Any]] = [optimizer.defaults, *optimizer.param_groups]
     before = [each["capturable"] for each in places]
-    moved: list[dict[str, Any]] = []
     for each in places:
         each["capturable"] = True
     for parameter, state in optimizer.state.items():
-        count = state.get("step")
-        if isinstance(count, Tensor) and count.device != parameter.device:
-            state["step"] = count.to(parameter.device)
-            moved.append(state)
+        if isinstance(state.get("step"), Tensor):
+            state["step"] = state["step"].to(parameter.device)
 
     def undo() -> None:
-        for place, held in zip(places, before, strict=True):
+        groups = [optimizer.defaults, *optimizer.param_groups]
+        # A group that was added meanwhile gets what the defaults had, which stand first.
+        for place, held in zip_longest(groups, before, fillvalue=before[0]):
             place["capturable"] = held
-        for state in moved:
-            state["step"] = state["step"].cpu()
+        for group in optimizer.param_groups:
+            if group.get("fused") or group["capturable"]:
+                continue
+            for state in (optimizer.state.get(each, {}) for each in group["params"]):
+                if isinstance(state.get("step"), Tensor):
+                    state["step"] = state["step"].cpu()
 
     return undo
