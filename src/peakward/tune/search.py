@@ -235,7 +235,8 @@ class Search:
             ):
                 continue
             expected = self._expected(lever, stack)
-            worse = expected > 1 and (_rivals(lever, stack) or _is_given(lever, stack.base))
+            rivals = _rivals(lever, stack) or _is_given(lever, stack.base)
+            worse = rivals and expected > 1 and (most < inf or self._is_known(lever, stack))
             if expected < most and not worse:
                 found[lever] = log(expected) / self._bench.screen_s(top, pull(lever, top))
         return min(found, key=lambda each: found[each], default=None)
@@ -261,6 +262,16 @@ class Search:
             return self._alone(lever, stack.base)
         rivals = [self._alone(each, stack.base) for each in _rivals(lever, stack)]
         return self._alone(lever, stack.base) / min(rivals) if rivals else self._unseen(lever, base)
+
+    def _is_known(self, lever: Lever, stack: LeverStack) -> bool:
+        """Whether more is known of the lever than what is usual: what is predicted, by rates, or was seen."""
+        base, tries = stack.base, self._bench.tries
+        candidate = pull(lever, base)
+        return (
+            lever.name in self._ratios
+            or tries.expected(base, candidate) is not None
+            or tries.by_rates(base, candidate) is not None
+        )
 
     def _alone(self, lever: Lever, base: LeverCase) -> float:
         """Returns the expected ratio of the lever by itself: what two of one axis are compared by where their

@@ -31,8 +31,7 @@ def test_one_screen_says_time_memory_cost_and_levers(capsys, monkeypatch):
     for part in ("Time of a step", "Memory of a GPU", "A million tokens", "speed-up"):
         assert part in said
     assert "on the host" not in said
-    levers = said.partition("WHAT LEVERS WOULD CHANGE")[2].partition("No stored result")[0]
-    assert len(said.splitlines()) - len(levers.splitlines()) < 45
+    assert len(said.partition("WHAT LEVERS WOULD CHANGE")[0].splitlines()) < 25
 
 
 def test_a_plan_is_computed_once(tmp_path, monkeypatch, capsysbinary):

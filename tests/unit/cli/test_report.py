@@ -74,7 +74,7 @@ def test_a_stored_study_is_shown_with_the_sentences_of_today(in_tmp, capsys):
     assert main(["report", "stale.json", "--markdown", "a.md"]) == 0
     shown = Path("a.md").read_text()
     assert stale.text not in shown
-    assert "the softmax takes" in shown
+    assert "softmax forward 13.1%" in shown
     assert "Measured with Peakward 0.1.0 on 2026-11-21." in shown
 
 

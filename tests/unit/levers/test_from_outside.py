@@ -15,8 +15,8 @@ from peakward.records.case import AS_WRITTEN, ModuleCase, StepCase, Workload
 
 OF_A_FACTORY = {
     "tf32", "bf16-mixed", "fp16-mixed", "bf16", "sdpa", "sdpa-cudnn", "flash", "flash-hopper",
-    "compile", "cuda-graphs", "fused-optimizer", "triton-optimizer", "fused-norm", "fused-loss",
-    "chunked-loss", "recomputed-loss", "checkpointing",
+    "compile", "compile-model", "cuda-graphs", "fused-optimizer", "triton-optimizer", "fused-norm",
+    "fused-loss", "chunked-loss", "recomputed-loss", "checkpointing",
 }  # fmt: skip
 
 
@@ -64,7 +64,16 @@ def test_what_needs_the_decoder(work, settings, line):
 
 THROUGH = {
     "model": {
-        *("bf16-mixed", "bf16", "compile", "checkpointing", "fused-norm", "sdpa", "flash"),
+        *(
+            "bf16-mixed",
+            "bf16",
+            "compile",
+            "compile-model",
+            "checkpointing",
+            "fused-norm",
+            "sdpa",
+            "flash",
+        ),
         *("flash-hopper", "fused-loss", "chunked-loss", "recomputed-loss"),
     },
     "optimizer": {"fused-optimizer"},
