@@ -1,0 +1,79 @@
+"""Greedy text is what forward passes over all of it choose, whatever the cache and the company."""
+
+import pytest
+import torch
+
+from peakward.lab.inference import generate as loop
+from peakward.lab.inference.generate import generate
+from peakward.lab.inference.paged import PagedCache
+from peakward.lab.inference.sequences import ContiguousCache, SlidingCache
+from peakward.records.errors import PeakwardError
+from peakward.records.generation import Sampling
+
+PROMPTS = ([5, 9, 2, 7], [11], [3, 1, 4, 1, 5, 9, 2, 6, 5])
+N_NEW = 20
+ON_CPU = {"device": "cpu", "dtype": torch.float64}
+CACHES = {
+    "contiguous": lambda shape, n: ContiguousCache(shape, n_rows=n, capacity=32, **ON_CPU),
+    "pages": lambda shape, n: PagedCache(shape, n_rows=n, n_pages=24, page_size=4, **ON_CPU),
+    "ring": lambda shape, n: SlidingCache(shape, n_rows=n, n_recent=6, **ON_CPU),
+}
+
+
+@pytest.fixture
+def model(make_decoder):
+    return make_decoder({"window": 6, "n_kv_heads": 2})
+
+
+@torch.no_grad()
+def recomputed(model, prompt, n):
+    ids = list(prompt)
+    for _ in range(n):
+        ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
+    return ids[len(prompt) :]
+
+
+def made(model, prompts=PROMPTS, kind="contiguous", n=N_NEW, ends=frozenset(), **by):
+    cache = CACHES[kind](model.shape, len(prompts))
+    return generate(model, prompts, cache, by=Sampling(**by), max_new_tokens=n, ends=ends)
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_greedy(kind, model):
+    found = made(model, kind=kind)
+    assert found.tokens == [recomputed(model, prompt, N_NEW) for prompt in PROMPTS]
+    assert found.n_steps == N_NEW - 1
+    assert found.prefill_s > 0 < found.decode_s
+
+
+def test_positions_are_those_in_reach(model):
+    # Steps of the second prompt attend to 2, 3, 4, 5, 6 and then 6 positions, those of the others to 6
+    # (of the first to 5 once).
+    found = made(model, n=7)
+    assert found.positions == pytest.approx(((5 + 6 * 5) + (2 + 3 + 4 + 5 + 6 + 6) + 6 * 6) / 6)
+
+
+def test_an_end_cuts_its_row_alone_and_all_of_them_end_the_loop(model, monkeypatch):
+    whole = made(model).tokens
+    monkeypatch.setattr(loop, "LOOK_EVERY", 4)
+    ends = frozenset(row[2] for row in whole)
+    found = made(model, ends=ends)
+    cut = [row[: 1 + min(row.index(each) for each in ends & set(row))] for row in whole]
+    assert found.tokens == cut
+    assert found.n_steps == 4  # All had ended after two.
+    found = made(model, ends=ends, n=2)
+    assert [len(row) for row in found.tokens] == [min(2, len(row)) for row in cut]
+
+
+def test_seeds(model):
+    first = made(model, temperature=1.0, seed=4).tokens
+    assert made(model, temperature=1.0, seed=4).tokens == first
+    assert made(model, temperature=1.0, seed=5).tokens != first
+    assert made(model, temperature=1.0, top_k=1).tokens == made(model).tokens
+
+
+def test_a_cache_too_small_and_an_empty_prompt(model):
+    with pytest.raises(PeakwardError, match="at most 32 tokens, got one of 33"):
+        made(model, n=26)
+    with pytest.raises(PeakwardError, match="at least one token"):
+        made(model, prompts=([1, 2], []))

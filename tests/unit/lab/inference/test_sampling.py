@@ -1,0 +1,99 @@
+"""Tokens are drawn with the probabilities of the definition."""
+
+import pytest
+import torch
+
+from peakward.lab.inference.sampling import chosen, probabilities
+from peakward.records.generation import Sampling
+
+N_DRAWS, VOCAB = 40_000, 8
+LOGITS = torch.tensor([1.0, -0.5, 2.0, 0.3, 2.0, -3.0, 0.9, 0.0], dtype=torch.float64)
+CHI_SQUARED = 33.7
+"""Of 7 degrees of freedom, exceeded by a right sampler once in 50,000 draws (fewer degrees: less often)."""
+
+
+def by_definition(temperature=1.0, top_k=None, top_p=None):
+    """In plain Python: weights of the kept tokens, over their sum."""
+    weights = {
+        each: 2.718281828459045 ** (float(LOGITS[each]) / temperature) for each in range(VOCAB)
+    }
+    kept = sorted(weights, key=lambda each: (-weights[each], each))[:top_k]
+    if top_p is not None:
+        total, sum_, few = sum(weights[each] for each in kept), 0.0, []
+        for each in kept:
+            if few and sum_ >= top_p * total:
+                break
+            few.append(each)
+            sum_ += weights[each]
+        kept = few
+    total = sum(weights[each] for each in kept)
+    return torch.tensor([weights[each] / total if each in kept else 0.0 for each in range(VOCAB)])
+
+
+RULES = (
+    {},
+    {"temperature": 0.7},
+    {"temperature": 1.6},
+    {"top_k": 3},
+    {"top_k": 1},
+    {"top_k": VOCAB + 5},
+    {"top_p": 0.6},
+    {"top_p": 0.7},
+    {"top_p": 1.0},
+    {"top_p": 1e-9},
+    {"temperature": 0.8, "top_k": 5, "top_p": 0.9},
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_probabilities(rule):
+    found = probabilities(LOGITS, Sampling(**{"temperature": 1.0, **rule}))
+    torch.testing.assert_close(found, by_definition(**rule), check_dtype=False)
+    several = torch.stack((LOGITS, LOGITS.flip(0) * 3))
+    assert torch.equal(probabilities(several, Sampling(**{"temperature": 1.0, **rule}))[0], found)
+
+
+def statistic(rule, expected):
+    """Pearson's, of draws by the rule against expected probabilities; infinite where one is impossible."""
+    generator = torch.Generator().manual_seed(3)
+    by = Sampling(**{"temperature": 1.0, **rule})
+    counts = chosen(LOGITS.expand(N_DRAWS, VOCAB), by, generator).bincount(minlength=VOCAB)
+    possible = expected > 0
+    if counts[~possible].any():
+        return float("inf")
+    due = expected[possible].double() * N_DRAWS
+    return float(((counts[possible] - due) ** 2 / due).sum())
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_draws_follow_them(rule):
+    assert statistic(rule, by_definition(**rule)) < CHI_SQUARED
+
+
+@pytest.mark.parametrize(
+    ("rule", "other"),
+    [
+        ({"temperature": 1.0}, {"temperature": 1.05}),
+        ({"top_k": 3}, {"top_k": 4}),
+        ({"top_k": 4}, {"top_k": 3}),
+        ({"top_p": 0.7}, {"top_p": 0.6}),
+        ({"temperature": 0.8, "top_p": 0.9}, {"top_p": 0.9}),
+    ],
+    ids=str,
+)
+def test_draws_by_another_rule_would_be_found(rule, other):
+    assert statistic(rule, by_definition(**other)) > CHI_SQUARED
+
+
+def test_the_likeliest_and_of_equal_ones_the_first():
+    assert chosen(LOGITS[None], Sampling(), torch.Generator()).tolist() == [2]
+    assert probabilities(LOGITS, Sampling()).argmax() == 2
+
+
+def test_seeds():
+    def draws(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return chosen(LOGITS.expand(100, VOCAB), Sampling(temperature=1.0), generator)
+
+    assert torch.equal(draws(5), draws(5))
+    assert not torch.equal(draws(5), draws(6))
