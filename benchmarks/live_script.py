@@ -71,6 +71,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     investigated_s: float
     levers: tuple[str, ...]
     """At work in the script after `pw.apply`."""
+    notes: tuple[str, ...]
+    """What the handle says of them."""
+    gained: dict[str, float]
+    """The step with each lever over the step without it, of the trials that were timed."""
     told: dict[str, str]
     """What could not be pulled or was not worth it, and why."""
     findings: tuple[str, ...]
@@ -282,6 +286,12 @@ def measured(device: str, budget_s: float, db: Path, sizes: Sizes) -> Result:
         budget_s=budget_s,
         investigated_s=investigated_s,
         levers=fast.levers,
+        notes=fast.notes,
+        gained={
+            f"{each.lever} ({each.stage})": each.time_ratio.estimate
+            for each in study.trials
+            if each.time_ratio is not None
+        },
         told={each.lever: each.reason for each in study.trials if each.verdict != "kept"},
         findings=tuple(
             f"{each.code}: {each.cause} {'; '.join(one.name for one in each.evidence)}"

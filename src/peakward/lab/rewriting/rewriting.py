@@ -25,9 +25,13 @@ from peakward.records.case import Compile, CompileScope
 from peakward.records.errors import PeakwardError
 
 Undo = Callable[[], None]
-RECOMPILE_LIMIT = 64
-"""Shapes, types and flags that one forward function may be seen with; beyond it runs as it was written. The
-blocks of a model may count each for itself, where they read their number."""
+_SETTINGS: dict[str, Any] = {"skip_nnmodule_hook_guards": False, "recompile_limit": 64}
+"""Dynamo's settings while replacements stand. Its guards on hooks are on, or hooks that come later would be
+passed over. The limit is of the shapes, types and flags that one forward function may be seen with; beyond
+it the function runs as it was written. The blocks of a model may count each for itself, where they read
+their number. (The argument of torch.compile that limits one function came after torch 2.11.)"""
+_before: dict[str, Any] = {}
+"""What these settings were before the first replacement."""
 _IMPL = "_compiled_call_impl"
 _FUNCTIONS = {"attention": ("softmax", "sdpa"), "loss": ("loss",)}
 """The functions of `owners` that are at the heart of a part."""
@@ -111,7 +115,8 @@ class Rewriting:
         if (module := self._module()) is not None:
             _rewritings.pop(module, None)
         if not _rewritings:
-            torch._dynamo.config.skip_nnmodule_hook_guards = True
+            _configure(_before)
+            _before.clear()
 
     def _at_first_call(self, module: nn.Module) -> Callable[..., Any]:
         def first(*args: Any, **kwargs: Any) -> Any:
@@ -245,8 +250,9 @@ class Rewriting:
     def _put_in(
         self, modules: Iterable[nn.Module], make: Callable[[nn.Module], Callable[..., Any]]
     ) -> None:
-        # Or hooks that come later would be passed over; by default Dynamo leaves these guards out.
-        torch._dynamo.config.skip_nnmodule_hook_guards = False
+        if not _before:
+            _before.update({name: getattr(torch._dynamo.config, name) for name in _SETTINGS})
+            _configure(_SETTINGS)
         for each in modules:
             setattr(each, _IMPL, make(each))
             self._changed.append(each)
@@ -259,13 +265,17 @@ class Rewriting:
 
 def _through(backend: Backend) -> Callable[[nn.Module], Callable[..., Any]]:
     def make(module: nn.Module) -> Callable[..., Any]:
-        # torch's annotations lack the limit.
-        compiled: Callable[..., Any] = torch.compile(  # type: ignore[call-overload]
-            module._call_impl, backend=backend, dynamic=False, recompile_limit=RECOMPILE_LIMIT
+        compiled: Callable[..., Any] = torch.compile(
+            module._call_impl, backend=backend, dynamic=False
         )
         return compiled
 
     return make
+
+
+def _configure(settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        setattr(torch._dynamo.config, name, value)
 
 
 def _by_class(chains: list[Chain]) -> list[list[Chain]]:
