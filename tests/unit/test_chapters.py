@@ -27,6 +27,7 @@ LONGEST = 450
 ALONE = {
     "diagnose/rules/casts.py": "a rule is a file",
     "diagnose/rules/layout_copies.py": "a rule is a file",
+    "lab/inference/sampling.py": "samplers serve a decoder of anyone's",
     "lab/micro/addition.py": "a subject is a file",
     "lab/micro/cross_entropy.py": "a subject is a file",
     "lab/micro/projection.py": "a subject is a file",

@@ -5,6 +5,7 @@ Byte pairs are Hugging Face's `tokenizers`, of the extra `data`.
 
 import hashlib
 import importlib.metadata
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -126,6 +127,11 @@ class BytePairs:
         """See Tokenizer."""
         return np.array(self._inner.encode(text, add_special_tokens=False).ids, dtype=np.int64)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of these tokens, without those that mark something, such as its end."""
+        text: str = self._inner.decode(list(ids), skip_special_tokens=True)
+        return text
+
 
 def learned(text: Text, vocab_size: int) -> BytePairs:
     """A tokenizer of `vocab_size` tokens, learned from the text itself and kept on disk. It has fewer
@@ -191,6 +197,48 @@ def of_file(path: Path, digest: str) -> BytePairs:
             "add it to the tokenizer"
         )
     return BytePairs(inner, f"file {digest}", known[0])
+
+
+MARKS = (2, 3)
+"""The types of tokens in a .gguf file that stand for something other than text: unknown, control."""
+
+
+def of_merges(
+    tokens: Sequence[str], merges: Sequence[str], kinds: Sequence[int], end: int
+) -> BytePairs:
+    """The tokenizer whose lists a .gguf file holds, splitting text as SmolLM's: every digit by itself.
+
+    Args:
+        merges: pairs of tokens, apart by a space, in the order in which they are merged.
+        kinds: the type of each token.
+
+    Raises:
+        PeakwardError: `tokenizers` is not installed, or the lists do not fit together.
+    """
+    library = _library()
+    try:
+        vocabulary = {token: number for number, token in enumerate(tokens)}
+        pairs = [tuple(pair.split(" ")) for pair in merges]
+        inner = library.Tokenizer(library.models.BPE(vocab=vocabulary, merges=pairs))
+        marks = [token for token, kind in zip(tokens, kinds, strict=True) if kind in MARKS]
+        inner.add_special_tokens(marks)
+        known = 0 <= end < len(tokens) == len(vocabulary)
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise PeakwardError(
+            f"expected lists of a byte-pair tokenizer, got some that do not fit together: {error}"
+        ) from error
+    if not known:
+        raise PeakwardError(
+            f"expected {len(tokens):,} different tokens, an end among them, got {len(vocabulary):,} and "
+            f"the end {end}: the file is damaged"
+        )
+    split = library.pre_tokenizers
+    inner.pre_tokenizer = split.Sequence(
+        [split.Digits(individual_digits=True), split.ByteLevel(add_prefix_space=False)]
+    )
+    inner.decoder = library.decoders.ByteLevel()
+    content = json.dumps([list(tokens), list(merges)]).encode()
+    return BytePairs(inner, f"merges {hashlib.sha256(content).hexdigest()[:16]}", end)
 
 
 def _bytes_to_tokens(library: Any, model: Any) -> Any:

@@ -30,13 +30,24 @@ def shape_of(config: Any) -> ModelShape:
             f"expected a model of type {', '.join(MAPPED)}, got {config.model_type!r}: "
             "the reference decoder has no such architecture; measure the module itself instead"
         )
-    kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    held = config.to_dict()
+    refuse_scaled_angles(held)
+    return hugging_face.shape_of(held, config.name_or_path or config.model_type)
+
+
+def refuse_scaled_angles(config: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        PeakwardError: the configuration scales the angles of RoPE.
+    """
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    # Before transformers 4.43 the key was "type".
+    kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else rope
     if kind != "default":
         raise PeakwardError(
-            f"expected a {config.model_type} model that the reference decoder can express, "
+            f"expected a {config['model_type']} model that the reference decoder can express, "
             f"got one with rope of type {kind}: measure the module itself instead"
         )
-    return hugging_face.shape_of(config.to_dict(), config.name_or_path or config.model_type)
 
 
 def decoder_state(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Tensor]:

