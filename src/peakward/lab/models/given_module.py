@@ -263,9 +263,11 @@ def _search(module: nn.Module, found: list[nn.ModuleList | nn.Sequential]) -> No
 
 def _alike(blocks: nn.ModuleList | nn.Sequential) -> bool:
     """Whether these are several modules of one class, each with more than one part, and not mere
-    layers."""
+    layers. Lists, and None in the place of a module, are never called themselves."""
     kinds = {type(each) for each in blocks}
-    return len(blocks) > 1 and len(kinds) == 1 and any(True for _ in blocks[0].children())
+    if len(blocks) < 2 or len(kinds) > 1 or kinds & {type(None), nn.ModuleList, nn.ModuleDict}:
+        return False
+    return any(True for _ in blocks[0].children())
 
 
 def blocks_of(module: nn.Module) -> str | None:

@@ -70,7 +70,7 @@ def test_what_is_no_batch_or_loss_is_refused(batch, loss, line, tiny_gpt):
 
 def block(n_experts=0):
     experts = [nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(n_experts)]
-    return nn.ModuleDict({"experts": nn.ModuleList(experts), "out": nn.Linear(2, 2)})
+    return nn.Sequential(nn.ModuleList(experts), nn.Linear(2, 2))
 
 
 def test_the_longest_list_of_one_class():
@@ -93,3 +93,15 @@ def test_mere_layers_and_single_blocks_are_none():
     layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(4))
     assert repeated_blocks(nn.ModuleDict({"layers": layers})) is None
     assert repeated_blocks(nn.ModuleDict({"one": nn.ModuleList([block()])})) is None
+
+
+def test_lists_in_a_list_are_no_blocks_for_nobody_calls_them():
+    """Written like x-transformers': a layer is a list of its norms, of which some are None, and its parts."""
+
+    def layer():
+        norms = nn.ModuleList([nn.LayerNorm(2), None, None])
+        return nn.ModuleList([norms, nn.Linear(2, 2)])
+
+    model = nn.ModuleDict({"layers": nn.ModuleList(layer() for _ in range(3))})
+    assert repeated_blocks(model) is None
+    assert repeated_blocks(nn.ModuleList([None, None])) is None
