@@ -221,7 +221,7 @@ def _scores(node: object) -> _Scores | None:
     return None
 
 
-_BENDS = ("tanh", "clamp", "clip", "relu", "sigmoid", "exp", "log_softmax")
+_BENDS = ("tanh", "clamp", "clip", "relu", "sigmoid", "exp", "log_softmax", "view", "reshape")
 
 
 def _only_user_of_scores(node: fx.Node) -> None:

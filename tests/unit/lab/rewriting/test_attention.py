@@ -111,8 +111,9 @@ def test_returned_probabilities_refuse_it(returns):
         (nn.Sequential(nn.Linear(DIM, DIM), nn.ReLU()), "got Sequential without"),
         (nn.Sequential(subjects.Capped()), "tanh"),
         (nn.Sequential(subjects.Both()), "returned"),
+        (nn.Sequential(subjects.Reshaped()), "go through view"),
     ],
-    ids=["none", "bent", "returned"],
+    ids=["none", "bent", "returned", "reshaped"],
 )
 def test_a_module_without_such_a_part_is_left_as_it_was(model, why):
     x = torch.randn(2, 9, DIM)
