@@ -19,7 +19,8 @@ from torch import Tensor, fx, nn
 from peakward.lab.rewriting import attention, loss
 from peakward.lab.rewriting.attention import Outcome, Replaced
 from peakward.lab.rewriting.dataflow import Leaves, are_real, drop_unread, follow_in_place
-from peakward.lab.rewriting.loss import Later, Returned
+from peakward.lab.rewriting.later import Later
+from peakward.lab.rewriting.loss import Returned
 from peakward.lab.rewriting.masks import Fact
 from peakward.records.case import Compile
 
@@ -162,8 +163,7 @@ def _with_returned(run: Call, left_out: Sequence[Returned], *inputs: Any) -> Any
     results = list(run(*inputs))
     weight = results[left_out[0].weight_place]
     for each in left_out:
-        later = partial(each.compute, results[each.place], weight)
-        results[each.place] = Later.made(each.like, later)
+        results[each.place] = Later.made(each.like, each.compute, results[each.place], weight)
     return tuple(results[: left_out[0].weight_place])
 
 

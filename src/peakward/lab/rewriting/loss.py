@@ -3,14 +3,11 @@
 Logits that the graph returns beside the loss are then computed only if the caller reads them (`Later`).
 """
 
-import warnings
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils._pytree import tree_map
 
 from peakward.kernels.ops.cross_entropy.api import cross_entropy, cross_entropy_over_logits
 from peakward.kernels.ops.linear_cross_entropy import api as linear_cross_entropy
@@ -205,8 +202,10 @@ def _obstacle(site: Site) -> str | None:
     head = site.head
     if head is None:
         return "its logits come of no output layer, or are changed before the loss"
-    if called(head) != "linear" or argument(head, 2, "bias") is not None:
-        return f"its output layer is a {called(head)}, or has a bias: expected linear without"
+    if called(head) != "linear":
+        return f"its output layer is a {called(head)}, not torch's linear"
+    if argument(head, 2, "bias") is not None:
+        return "its output layer has a bias"
     if site.label_smoothing:
         return f"its loss smooths labels by {site.label_smoothing}"
     if value(head.args[0]).dtype != value(argument(head, 1, "weight")).dtype and (  # type: ignore[arg-type]
@@ -279,63 +278,3 @@ def _extracted(head: fx.Node, node: fx.Node) -> fx.GraphModule:
         known[each] = graph.node_copy(each, known.__getitem__)
     graph.output(known[node])
     return fx.GraphModule(torch.nn.Module(), graph)
-
-
-class Later(Tensor):
-    """A tensor that is computed when it is first read, its shape, type and device apart.
-
-    Its gradient then flows as if it had been there from the start.
-    """
-
-    compute: Callable[[], Tensor]
-    found: Tensor | None
-
-    @staticmethod
-    def made(like: Tensor, compute: Callable[[], Tensor]) -> "Later":
-        """A tensor in the form of `like`."""
-        new = torch.Tensor._make_wrapper_subclass(
-            Later, like.shape, dtype=like.dtype, device=like.device
-        )
-        new.compute, new.found = compute, None
-        return new
-
-    def value(self) -> Tensor:
-        """The tensor itself."""
-        if self.found is None:
-            warnings.warn(
-                "logits that were left out of the loss are read: their product is made for that",
-                stacklevel=2,
-            )
-            self.found = self.compute()
-        return self.found
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, _types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        """Answers at once what reads no values, and gives the values to anything else."""
-        kwargs = kwargs or {}
-        if func in _WITHOUT_VALUES:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
-        args, kwargs = tree_map(_real, (tuple(args), kwargs))
-        return func(*args, **kwargs)
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, _types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        args, kwargs = tree_map(_real, (tuple(args), kwargs or {}))
-        return func(*args, **kwargs)
-
-
-_WITHOUT_VALUES = {
-    *(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim")),
-    Tensor.size,
-    Tensor.dim,
-    Tensor.numel,
-}
-
-
-def _real(each: Any) -> Any:
-    return each.value() if isinstance(each, Later) else each

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from peakward.lab.rewriting import rewriting
-from peakward.lab.rewriting.loss import Later
+from peakward.lab.rewriting.later import Later
 from peakward.records.errors import PeakwardError
 from tiers import in_full
 
@@ -85,6 +85,21 @@ def test_logits_that_are_read_are_made_then(make):
     (expected_loss + expected_logits.square().mean()).backward()
     for one, two in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one.grad, two.grad, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_logits_are_not_computed_of_weights_that_were_updated_meanwhile(fused):
+    model, x, y = Shifted(), ids(), marked()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=fused)
+    replaced(model, x, y, part="loss", by="chunked")
+    logits, loss = model(x, y)
+    loss.backward()
+    optimizer.step()
+    assert logits.shape == (2, 12, VOCAB)
+    with pytest.raises(PeakwardError, match=r"read them before optimizer\.step"):
+        logits.argmax(-1)
+    with pytest.warns(UserWarning, match="logits that were left out"):
+        model(x, y)[0].argmax(-1)
 
 
 def test_without_targets_the_module_gives_logits_as_before():
