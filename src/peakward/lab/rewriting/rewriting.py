@@ -31,7 +31,7 @@ passed over. The limit is of the shapes, types and flags that one forward functi
 it the function runs as it was written. The blocks of a model may count each for itself, where they read
 their number. (The argument of torch.compile that limits one function came after torch 2.11.)"""
 _before: dict[str, Any] = {}
-"""What these settings were before the first replacement."""
+"""Their values before the first replacement."""
 _IMPL = "_compiled_call_impl"
 _FUNCTIONS = {"attention": ("softmax", "sdpa"), "loss": ("loss",)}
 """The functions of `owners` that are at the heart of a part."""
