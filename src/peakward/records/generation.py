@@ -2,10 +2,8 @@
 
 import msgspec
 
-from peakward.records.result import Result
 
-
-class Sampling(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the next token is chosen from the logits."""
 
     temperature: float = 0.0

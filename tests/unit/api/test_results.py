@@ -39,8 +39,9 @@ HERE = Environment(
     system="Linux",
     peakward="0.1.0",
 )
-NO_RESULTS = {"str", "Watch"}
-"""Text, and a loop that is still running; what it finds is a `Diagnosis`."""
+NO_RESULTS = {"str", "Watch", "Optimized"}
+"""Text, a loop that is still running, whose finds are a `Diagnosis`, and a live model with its levers, whose
+`report` is a study."""
 
 
 def returned(function: object) -> set[str]:
