@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gguf_files import small_model
 from peakward.cli.main import COMMANDS, main
 from peakward.lab.measure import probe
 from peakward.lab.measure.isolated import Workers
@@ -26,6 +27,7 @@ VARIANTS = {
     "compare": [("peakward.db", "peakward.db")],
     "run": [("--dry-run",), ("--budget", "1s", "--lever", "sdpa")],
     "study": [(), ("scaling",), ("--all",)],
+    "generate": [("--model", "small.gguf", "--prompt", "hello", "--max-new-tokens", "8")],
     "devices": [(), ("--sources",), ("probe",), ("calibrate", "--device", "cpu")],
     "trace": [
         (TRACE,),
@@ -53,6 +55,7 @@ def calibration(in_tmp, monkeypatch):
     )
     monkeypatch.setattr(Workers, "calibrate", lambda *_: ceilings)
     monkeypatch.setattr(Workers, "rates", lambda *_: Rates())
+    small_model(in_tmp / "small.gguf")
     with Store.open(in_tmp / "peakward.db") as store:
         store.add_calibration(ceilings)
 

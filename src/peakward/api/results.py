@@ -18,13 +18,14 @@ from peakward.records.calibration import Calibration
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.finding import Diagnosis, TraceReport
+from peakward.records.generation import Generation
 from peakward.records.lever import LeverLedger
 from peakward.records.memory_snapshot import MemoryReport
 from peakward.records.plan import DryRun, Plan, ServingPlan
 from peakward.records.profile import Profile
 from peakward.records.result import Result
 from peakward.records.study import Studies, Study
-from peakward.report import any_record, dry_run, findings, serving_plan, study
+from peakward.report import any_record, dry_run, findings, generation, serving_plan, study
 from peakward.report import lever_ledger as ledger_page
 from peakward.report import memory as memory_pages
 from peakward.report import plan as plan_pages
@@ -55,7 +56,7 @@ def record(found: Result) -> msgspec.Struct:
     )
 
 
-def document(found: Result) -> Document:
+def document(found: Result) -> Document:  # noqa: PLR0912 (a record each)
     """Its whole report."""
     match said := record(found):
         case Study():
@@ -72,6 +73,8 @@ def document(found: Result) -> Document:
             return trace_pages.document(TraceReport(profiles=(said,), diagnoses=()))
         case MemoryReport():
             return memory_pages.whole(said)
+        case Generation():
+            return generation.document(said)
         case LeverLedger():
             return ledger_page.document(said)
         case DryRun():

@@ -35,6 +35,10 @@ COMMANDS = {
     "plan": Command(
         "Predict a case on hardware that nobody has at hand: time, memory, cost, levers.", False
     ),
+    "generate": Command(
+        "Continue a prompt with a real model, and say how fast: time to first token, tokens/s.",
+        False,
+    ),
     "devices": Command("List known devices, probe this machine, or measure its rates.", False),
     "compare": Command("Compare two studies case by case; exit 1 on a regression.", False),
     "report": Command("Show a stored study again: terminal, Markdown, HTML or JSON.", False),

@@ -139,6 +139,14 @@ def amount(text: str, option: str, *, high: float) -> float:
     return check.amount(text if number is None else number, option, high=high)
 
 
+def number(text: str, option: str) -> float:
+    """A finite number."""
+    value = _number(text)
+    if value is None:
+        raise PeakwardError(f"expected a number for {option}, got {text[:40]!r}: for example 0.8")
+    return value
+
+
 def _number(text: str) -> float | None:
     try:
         number = float(text)

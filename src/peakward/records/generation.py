@@ -1,6 +1,13 @@
 """Text that a model generated: how it was chosen, and how long it took."""
 
+from typing import ClassVar
+
 import msgspec
+
+from peakward.records.measurement import Environment
+from peakward.records.model_shape import ModelShape
+from peakward.records.prediction import Source
+from peakward.records.result import Result
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -13,3 +20,57 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     top_p: float | None = None
     """Only the fewest of the likeliest tokens whose probabilities sum to it are chosen from."""
     seed: int = 0
+
+
+class Continuation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A prompt and the text behind it."""
+
+    prompt: str
+    text: str
+    n_prompt_tokens: int
+    n_new_tokens: int
+    """The token that ended the text is one of them."""
+    ended: bool
+    """Whether the model ended the text itself."""
+
+
+class Bandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rate at which a device reads and writes its memory."""
+
+    bytes_per_s: float
+    source: Source
+
+
+class Generation(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """New tokens for one prompt or several at once, timed in two parts after an untimed round of each.
+
+    Prefill takes every prompt to its first new token. Decode makes the others, one a prompt and step.
+    """
+
+    ROWS: ClassVar[tuple[str, ...]] = ("continuations",)
+
+    model: str
+    shape: ModelShape
+    stored: str
+    """How the weights were stored: "safetensors", "Q4_1 and Q8_0"."""
+    computed_in: str
+    """The type of weights and cache in memory: fp32 or bf16."""
+    environment: Environment
+    sampling: Sampling
+    continuations: tuple[Continuation, ...]
+    prefill_s: float
+    time_to_first_token_s: float
+    """From text to the first new token of every prompt: prefill, with the splitting of the text into tokens
+    before it."""
+    decode_s: float
+    n_steps: int
+    """Steps of decode."""
+    tokens_per_s: float | None
+    """Tokens that decode made, of all prompts, in a second; None where it made none."""
+    bytes_per_step: float
+    """Bytes of weights and cache that a step of decode must read: the mean over steps."""
+    bandwidth: Bandwidth | None
+    """None where neither a calibration of this machine nor a datasheet of its device is known."""
+    bandwidth_share: float | None
+    """`bytes_per_step` over the time of a step, as a share of the bandwidth; None where that is not known, or
+    no step was made."""

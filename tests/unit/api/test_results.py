@@ -18,6 +18,7 @@ from peakward.cli.main import main
 from peakward.records import codec
 from peakward.records.calibration import Calibration, MatmulRate
 from peakward.records.errors import PeakwardError
+from peakward.records.generation import Bandwidth, Continuation, Generation, Sampling
 from peakward.records.lever import LeverLedger
 from peakward.records.measurement import Environment
 from peakward.records.plan import DryRun, PlannedStep
@@ -90,6 +91,30 @@ def calibration() -> Calibration:
     )
 
 
+def generation() -> Generation:
+    return Generation(
+        model="small",
+        shape=pw.model("tiny"),
+        stored="Q4_1",
+        computed_in="fp32",
+        environment=HERE,
+        sampling=Sampling(temperature=0.8, top_k=40, top_p=0.9),
+        continuations=(
+            Continuation(
+                prompt="To be, ", text="or not", n_prompt_tokens=4, n_new_tokens=3, ended=True
+            ),
+        ),
+        prefill_s=0.1,
+        time_to_first_token_s=0.11,
+        decode_s=0.5,
+        n_steps=2,
+        tokens_per_s=4.0,
+        bytes_per_step=5e8,
+        bandwidth=Bandwidth(bytes_per_s=1e10, source="calibrated"),
+        bandwidth_share=0.2,
+    )
+
+
 def of_trace() -> pw.Study:
     return pw.trace(DATA / "traces" / "h200_decoder_compiled.json.gz")
 
@@ -127,6 +152,7 @@ def made() -> dict[str, Result]:
         memory.report(),
         pw.findings(trace),
         DryRun(command="x", steps=(PlannedStep(what="measure", predicted_s=1.0),), budget_s=9.0),
+        generation(),
         LeverLedger(sources=("a.db",), entries=(), worst=(), unpredicted=(), n_trials=0),
     ]
     return {type(each).__name__: each for each in found}

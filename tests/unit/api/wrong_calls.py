@@ -5,6 +5,7 @@
 
 import math
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import torch
 from msgspec.structs import replace
 
 import peakward as pw
+from gguf_files import small_model
 from peakward.pytest_plugin import Gate
 from peakward.records.case import Configuration
 
@@ -144,6 +146,10 @@ class Call(NamedTuple):
     right: dict[str, Any]
     wrong: dict[str, tuple[Any, ...]]
     variant: str = ""
+
+
+def _small_model() -> Path:
+    return small_model(Path(tempfile.mkdtemp()) / "small.gguf")
 
 
 def of_module(study: Any) -> Any:
@@ -443,6 +449,21 @@ def calls(study: Any, calibration: Any, trace: Any) -> tuple[Call, ...]:
             pw.study,
             {"name": "scaling"},
             {"name": NAME + NOTHING, "full": FLAG, "device": (*CHOICE, "gpu"), **db},
+        ),
+        Call(
+            pw.generate,
+            {"model": _small_model(), "prompt": "hello", "device": "cpu", "max_new_tokens": 2},
+            {
+                "model": FILE + NOTHING,
+                "prompt": (None, b"x", 5, NAN, True, {}, [], Odd(), "", "\ud800", ["x", ""], LONG),
+                "max_new_tokens": (*WHOLE, None, 64),
+                "temperature": (*_NO_NUMBER, None, 101),
+                "top_k": WHOLE,
+                "top_p": (*_NO_NUMBER, 0, 1.5),
+                "seed": (*(each for each in WHOLE if each != 0), None),
+                "device": (*CHOICE, "gpu"),
+                "db": NEW_FILE[:-1] + NOTHING,
+            },
         ),
         Call(pw.patch, {"study": None}, {"study": (*RECORD, None, _TINY, study)}),
         Call(

@@ -6,16 +6,13 @@ import math
 import pytest
 import torch
 
-from gguf_files import gguf
+from gguf_files import FIELDS, MERGES, TOKENS, gguf
 from peakward.lab.data.text import package_folder
 from peakward.lab.inference.pretrained import NAMES_IN_GGUF, OUTSIDE, load
 from peakward.records.errors import PeakwardError
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
-ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-TOKENS = ["<|endoftext|>", *ALPHABET, "he", "ll", "hell"]
-MERGES = ["h e", "l l", "he ll"]
 SIZES = {
     "vocab_size": len(TOKENS),
     "hidden_size": 32,
@@ -48,25 +45,6 @@ def folder(llama, tmp_path):
     inner.add_special_tokens([TOKENS[0]])
     inner.save(str(tmp_path / "model" / "tokenizer.json"))
     return tmp_path / "model"
-
-
-FIELDS = {
-    "general.architecture": "llama",
-    "llama.embedding_length": 32,
-    "llama.feed_forward_length": 64,
-    "llama.block_count": 2,
-    "llama.attention.head_count": 4,
-    "llama.attention.head_count_kv": 2,
-    "llama.context_length": 64,
-    "llama.attention.layer_norm_rms_epsilon": 1e-6,
-    "llama.rope.freq_base": 500.0,
-    "tokenizer.ggml.model": "gpt2",
-    "tokenizer.ggml.pre": "smollm",
-    "tokenizer.ggml.tokens": TOKENS,
-    "tokenizer.ggml.merges": MERGES,
-    "tokenizer.ggml.token_type": [3, *[1] * (len(TOKENS) - 1)],
-    "tokenizer.ggml.eos_token_id": 0,
-}
 
 
 def tensors_of(llama):
