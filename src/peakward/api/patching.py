@@ -3,7 +3,7 @@
 from peakward.api import session
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.study import Study
-from peakward.tune.patching import of_study
+from peakward.tune.patching import text_of
 
 
 def patch(study: Study) -> str:
@@ -25,4 +25,4 @@ def patch(study: Study) -> str:
             f"expected a study of a run, got {quoted(study)}: `pw.run` makes one, `pw.load` reads one"
         )
     session.expect_torch()
-    return of_study(study, n_rounds=0).text
+    return text_of(study)

@@ -18,7 +18,7 @@ from peakward.tune.bench import COMPOSITION
 from peakward.tune.costs import TURN
 from peakward.tune.investigation import Aim
 from peakward.tune.lever_stack import LeverStack
-from peakward.tune.patching import of_study
+from peakward.tune.patching import text_of
 from peakward.tune.trials import Comparison, judged
 
 if TYPE_CHECKING:
@@ -134,13 +134,14 @@ class Optimized(Result):
     def patch(self) -> str:
         """The levers as a unified diff of the file that called for them, for `patch -p1` or `git apply`.
 
-        The lines stand in the place of the call; what only reads the handle goes with it.
+        The lines stand in the place of the call; what only tells what the handle holds goes with it. What
+        the diff does not make stands above it, a line each, which these programs pass over.
 
         Raises:
             PeakwardError: no lever was found; no file of the user's made the call, or it has changed since;
-                the handle is used for more than its report.
+                the handle is used for more than to be told.
         """
-        return of_study(self._study, n_rounds=0).text
+        return text_of(self._study)
 
     def undo(self) -> tuple[str, ...]:
         """Take every lever back. A second call does nothing.

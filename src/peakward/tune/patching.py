@@ -70,6 +70,21 @@ def of_study(study: Study, *, n_rounds: int = N_ROUNDS) -> Patch:
     )
 
 
+def text_of(study: Study) -> str:
+    """The diff of a run, below a line for each setting of its best that the diff does not make; what applies
+    a diff passes over these.
+
+    Raises:
+        PeakwardError: as `of_study`; all is to be done by hand.
+    """
+    made = of_study(study, n_rounds=0)
+    if made.left and not made.text:
+        raise PeakwardError(
+            f"expected a best that lines can make, got one to make by hand: {' '.join(made.left)}"
+        )
+    return "".join(f"# By hand: {each}\n" for each in made.left) + made.text
+
+
 def patched(best: ModuleCase, *, n_rounds: int = N_ROUNDS) -> Patch:
     """The patch that gives a case from its module as written, with all that is known of it.
 

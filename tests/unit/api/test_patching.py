@@ -171,6 +171,22 @@ def test_lines_stand_in_the_place_of_a_call(script):
     assert logits.grad_fn.name().startswith("ToCopy")
 
 
+def test_what_a_diff_does_not_make_stands_above_it(script):
+    (script.parent / "parts" / "model.py").write_text(MODEL.replace("-inf", "-1e9"))
+    site = ran(SCRIPT, RUN)["found"]
+    text = patch(of(live(), live(precision="bf16-mixed", attention="sdpa"), called=site))
+    assert text.startswith("# By hand: Attention in parts/model.py:")
+    subprocess.run(("git", "apply"), input=text.encode(), check=True)
+    assert "faster(model)\n" in script.read_text()
+
+
+def test_a_best_that_no_line_makes_is_refused_with_what_to_do(script):
+    (script.parent / "parts" / "model.py").write_text(MODEL.replace("-inf", "-1e9"))
+    site = ran(SCRIPT, RUN)["found"]
+    with pytest.raises(PeakwardError, match=r"by hand: Attention in parts/model.py:"):
+        patch(of(live(), live(attention="sdpa"), called=site))
+
+
 def test_a_call_whose_file_has_changed_is_refused(script):
     site = ran(SCRIPT, RUN)["found"]
     script.write_text(SCRIPT + "\n")

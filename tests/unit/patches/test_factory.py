@@ -286,9 +286,9 @@ def test_a_file_that_is_no_python_in_utf8_is_refused(text):
         Source("m.py", text)
 
 
-def called(text, line, function="run"):
+def called(text, line, function="run", body=("model.eval()",)):
     source = Source("m.py", text.encode())
-    lines = Lines(imports=("import torch",), body=("model.eval()",), said="Faster.")
+    lines = Lines(imports=("import torch",) if body else (), body=body, said="Faster.")
     return source.edited(at_call(source, line, function, lines)).decode()
 
 
@@ -315,7 +315,36 @@ def test_a_handle_that_is_only_read_goes_with_its_call():
     assert changed.endswith("faster(model)\npass\ntrain(model)\n")
 
 
-@pytest.mark.parametrize("use", ["loss = handle.step(batch)", "handle.undo()", "keep(handle)"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        'handle.report.save("found.json")',
+        'open("speed.patch", "w").write(handle.patch())',
+        'Path("speed.patch").write_text(handle.patch())',
+        'print(pw.markdown(handle.report), f"{len(handle.levers)} levers", sep=end)',
+    ],
+)
+def test_a_handle_that_is_told_or_saved_goes_with_its_call(use):
+    changed = called(f"handle = pw.optimize(model, batch)\n{use}\ntrain(model)\n", 1, "optimize")
+    assert changed.endswith("faster(model)\npass\ntrain(model)\n")
+
+
+def test_a_call_that_no_line_takes_the_place_of_goes_without_a_function():
+    text = "handle = pw.optimize(model, batch)\nprint(handle)\ntrain(model)\n"
+    assert called(text, 1, "optimize", body=()) == "pass\npass\ntrain(model)\n"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "loss = handle.step(batch)",
+        "handle.undo()",
+        "keep(handle)",
+        "print(train(model, handle.levers))",
+        "print(handle.step(batch))",
+        "train(model, handle.report)",
+    ],
+)
 def test_a_handle_that_does_something_is_refused(use):
-    with pytest.raises(PeakwardError, match="to be read alone"):
+    with pytest.raises(PeakwardError, match="another use in line 3"):
         called(f"import peakward as pw\nhandle = pw.optimize(model, batch)\n{use}\n", 2, "optimize")
