@@ -1,18 +1,90 @@
-"""The peak memory of a case, without torch, a GPU, or the model."""
+"""The peak memory of a case or of a captured module, without torch, a GPU, or the model."""
 
+import itertools
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import msgspec
 
 from peakward.levers.weights import QUANTISED
-from peakward.prediction.communication.step import model_bytes
-from peakward.prediction.memory.compiled import step as compiled_step
-from peakward.prediction.memory.group import lifetimes_of
-from peakward.prediction.memory.plan import planned
-from peakward.prediction.memory.replay import Replay, Replays
+from peakward.prediction.communication import expect_shareable, model_bytes
+from peakward.prediction.memory import compiled_passes as compiled_step
+from peakward.prediction.memory.replay import Replay, Replays, replay
+from peakward.prediction.memory.step import planned, timeline
+from peakward.prediction.memory.timeline import WORKSPACE_BYTES, Lifetimes, Tensor
+from peakward.prediction.parameters import embedding_parameters, head_parameters, n_parameters
+from peakward.prediction.traffic import parameter_bytes
 from peakward.records.case import ModelCase
-from peakward.records.memory import MemoryPrediction
+from peakward.records.memory import MemoryPhase, MemoryPrediction
+from peakward.records.op_graph import ModuleCapture
 from peakward.records.plan import DeviceGroup
+
+# The tensors of one GPU of a group, from those of one by itself.
+#
+# ddp holds the gradients again, in the buckets that it reduces (`gradient_as_bucket_view` is off unless
+# asked for). Under fsdp parameters, moments, and what the optimiser makes of them for a while, are a
+# share of their size. So are gradients, unless they are summed over micro-batches: they are reduced
+# once a step, and wait whole until then. Beside these lie, while a pass runs, the block that computes
+# and the one that is gathered ahead of it, in the backward pass one block's gradients too, and all
+# the time the tables and the head, which belong to no block.
+
+GATHERED_BLOCKS = 2
+
+
+def lifetimes_of(case: ModelCase, group: DeviceGroup | None) -> Lifetimes:
+    """Tensors of one GPU of the group, or of one by itself.
+
+    Raises:
+        PeakwardError: a setting that is not covered.
+    """
+    alone = timeline(case).lifetimes()
+    if group is None:
+        return alone
+    expect_shareable(case, group)
+    if group.parallel == "ddp":
+        more = _buckets(case, alone.phases)
+    else:
+        more, alone = _gathered(case, alone.phases), _sharded(alone, case, group)
+    found = sorted([*more, *alone.tensors()], key=lambda each: each.made)
+    return Lifetimes.of(found, alone.phases)
+
+
+def _buckets(case: ModelCase, phases: Sequence[MemoryPhase]) -> Iterator[Tensor]:
+    if case.workload.trains:
+        yield Tensor(model_bytes(case), "gradients", 0, len(phases) - 1)
+
+
+def _sharded(alone: Lifetimes, case: ModelCase, group: DeviceGroup) -> Lifetimes:
+    sharded = {"parameters", "optimizer_state"}
+    if case.workload.accumulate == 1:
+        sharded.add("gradients")
+    sizes = [
+        -(-each.n_bytes // group.n_gpus)
+        if each.category in sharded
+        or (each.category == "temporaries" and alone.phases[each.made] == "optimizer")
+        else each.n_bytes
+        for each in alone.tensors()
+    ]
+    return alone._replace(n_bytes=sizes)
+
+
+def _gathered(case: ModelCase, phases: Sequence[MemoryPhase]) -> Iterator[Tensor]:
+    shape, item = case.model, parameter_bytes(case)
+    rest = embedding_parameters(shape) + head_parameters(shape)
+    block = (n_parameters(shape) - rest) // shape.n_layers
+    trains = case.workload.trains
+    whole = (rest + (GATHERED_BLOCKS + trains) * block) * item
+    at = 0
+    for passes, run in itertools.groupby(
+        phases, key=lambda phase: phase in ("forward", "backward")
+    ):
+        end = at + sum(1 for _ in run)
+        if passes:
+            yield Tensor(whole, "parameters", at, end - 1)
+        at = end
+
+
+# The peak of a case.
 
 CONTEXT_BYTES = 771 * 2**20
 """The most that an eager process had beside the allocator on an H200, of 169 cases that had 687 MiB
@@ -28,7 +100,7 @@ def peak_memory(
     in its exact size, through a model of torch's allocator, and for compiled blocks through Inductor's
     choice of buffers. How far that is from measured peaks is in results/ (`benchmarks/peak_memory.py`).
     Other compiled code has the figures of the eager step: 72 compiled cases held 17% less to 8% more than
-    that. No group (`memory.group`) was measured.
+    that. No group was measured.
 
     Raises:
         PeakwardError: a setting that is not covered.
@@ -109,3 +181,28 @@ def _alike(case: ModelCase) -> ModelCase:
         same["compile"] = "none"
     settings = msgspec.structs.replace(settings, **same)
     return msgspec.structs.replace(case, configuration=settings, memory_limit_bytes=None)
+
+
+# The peak memory of a captured module, tensor by tensor through the allocator.
+
+
+def module_lifetimes(capture: ModuleCapture) -> Lifetimes:
+    """A capture's tensors, and cuBLAS's workspaces, one for the thread of the forward pass and one for
+    that of the backward pass."""
+    end = len(capture.phases) - 1
+    n_threads = 1 if capture.pass_ == "forward" else 2
+    workspaces = [Tensor(WORKSPACE_BYTES, "workspace", 0, end)] * n_threads
+    own = [Tensor(each.n_bytes, each.held_for, each.made, each.last) for each in capture.lifetimes]
+    return Lifetimes.of([*workspaces, *own], capture.phases)
+
+
+def module_memory(capture: ModuleCapture) -> MemoryPrediction:
+    """The most memory that the module's steps hold, with the context of an eager process on an H200."""
+    found = replay(module_lifetimes(capture))
+    return MemoryPrediction(
+        case=capture.case,
+        phase=found.phase,
+        peak=found.split,
+        reserved_bytes=found.reserved_bytes,
+        context_bytes=CONTEXT_BYTES,
+    )

@@ -8,22 +8,90 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
+from typing import get_args
 
-from peakward.prediction.memory import embedding, optimizer, quantised, recomputed
-from peakward.prediction.memory.compiled import step as compiled_step
-from peakward.prediction.memory.plan import planned
-from peakward.prediction.memory.recomputed import SavedRun
-from peakward.prediction.memory.repeated import Passes
-from peakward.prediction.memory.timeline import Mark, Timeline
-from peakward.prediction.memory.workspace import workspace
-from peakward.prediction.operators import readout, recomputation
-from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import FLOAT
+import msgspec
+
+from peakward.prediction.memory import compiled_passes as compiled_step
+from peakward.prediction.memory import passes
+from peakward.prediction.memory.passes import Passes, SavedRun
+from peakward.prediction.memory.timeline import Mark, Timeline, workspace
+from peakward.prediction.operators import optimizer, readout, recomputation
+from peakward.prediction.operators.layers import layers
+from peakward.prediction.operators.linear import Linear
+from peakward.prediction.operators.plan import OWN_KERNELS, Plan, plan
+from peakward.prediction.operators.tape import FLOAT, of_type
 from peakward.prediction.operators.weights import sizes, weights
 from peakward.prediction.operators.writer import Value, Writer
 from peakward.prediction.traffic import TOKEN_ID_BYTES
-from peakward.records.case import Checkpointing, ModelCase, Workload
+from peakward.records.case import Checkpointing, ModelCase, Optimizer, Workload
+from peakward.records.errors import PeakwardError
 from peakward.records.op_graph import ITEM_BYTES
+
+# The sizes, types and attention kernel that a case fixes for its memory. Cases that are not covered are
+# refused.
+
+_OF_TORCH = ("cudnn", "flash", "efficient")
+_WIDTH = 8
+"""torch's fused kernels take a head_dim that divides by so many; torch pads for one of them, and else
+takes the scores apart."""
+
+
+def planned(case: ModelCase) -> Plan:
+    """The plan of the case's operators, uncompiled, at the longest of its lengths.
+
+    Raises:
+        PeakwardError: a setting whose memory this room does not know.
+    """
+    _check(case)
+    found = plan(_step_of_operators(case))
+    _expect("a kernel of attention", found.attention, "naive", *_OF_TORCH, *OWN_KERNELS)
+    if found.attention in _OF_TORCH:
+        rest = case.model.head_dim % _WIDTH
+        _expect("remainder of head_dim by 8 for a fused kernel", rest, 0)
+    return found
+
+
+def _check(case: ModelCase) -> None:
+    configuration = case.configuration
+    _expect("device", case.device, "cuda")
+    _expect(
+        "precision", configuration.precision, "fp32", "tf32", "bf16", "bf16-mixed", "fp16-mixed"
+    )
+    _expect("compile", configuration.compile, "none", "default", "reduce-overhead")
+    _expect("optimizer", configuration.optimizer, *get_args(Optimizer))
+    if case.model.n_experts > 1:
+        _expect("compile of a mixture of experts", configuration.compile, "none")
+    if configuration.compile != "none":
+        # What a compiler saves of a block that is recomputed was not measured.
+        _expect("checkpointing of compiled blocks", configuration.checkpointing, "none")
+
+
+def _step_of_operators(case: ModelCase) -> ModelCase:
+    """The case as `prediction.operators` has it: its plan is the same."""
+    configuration, workload = case.configuration, case.workload
+    varies = bool(workload.varying_seq_lens) and workload.padding == "none"
+    longest = max(workload.varying_seq_lens) if varies else workload.seq_len
+    return msgspec.structs.replace(
+        case,
+        workload=msgspec.structs.replace(
+            workload, seq_len=longest, varying_seq_lens=(), padding="none"
+        ),
+        configuration=msgspec.structs.replace(
+            configuration, compile="none", cuda_graphs=False, optimizer="adamw-fused"
+        ),
+    )
+
+
+def _expect(setting: str, got: object, *covered: object) -> None:
+    if got not in covered:
+        raise PeakwardError(
+            f"expected {setting} {' or '.join(map(str, covered))} for memory in closed form, "
+            f"got {got}: measure the case instead, or change it"
+        )
+
+
+# The timeline: built, then stepped.
 
 Span = tuple[Mark, Mark]
 RESIDENT_STEPS = 8
@@ -60,7 +128,7 @@ def _rehearse(line: Timeline, plan: Plan, case: ModelCase) -> None:
     if case.workload.trains:
         workspace(line)
     if case.workload.pass_ == "train_step":
-        optimizer.state(line, plan)
+        optimizer.state_in_memory(line, plan)
 
 
 def _step(
@@ -86,8 +154,8 @@ def _step(
     if workload.pass_ == "train_step":
         line.enter("optimizer")
         if first and not configuration.cuda_graphs:
-            optimizer.state(line, plan)
-        optimizer.update(line, plan, configuration.optimizer)
+            optimizer.state_in_memory(line, plan)
+        optimizer.update_in_memory(line, plan, configuration.optimizer)
     return spans
 
 
@@ -115,7 +183,7 @@ def _build(line: Timeline, plan: Plan) -> None:
     """The parameters, then for each its values in fp32, one at a time; of quantised ones nothing is there
     before its turn (`lab/models/decoder.py`, `build`)."""
     if plan.quantised is not None:
-        quantised.build(line, plan)
+        _build_quantised(line, plan)
         return
     line.keep(*line.ops(sizes(plan), category="parameters"))
     largest = max(math.prod(weight.tensor.shape) for weight in weights(plan))
@@ -152,9 +220,9 @@ def _cache(line: Timeline, plan: Plan, workload: Workload) -> None:
 
 
 def _forward(line: Timeline, plan: Plan) -> None:
-    x, shared = embedding.forward(line, plan)
+    x, shared = passes.embedding_forward(line, plan)
     runs = Passes[SavedRun](line, plan.shape.n_layers)
-    x = runs.forward(x, partial(recomputed.forward, line, plan, 1, "none"))
+    x = runs.forward(x, partial(passes.run_forward, line, plan, 1, "none"))
     _, _, logits = readout.logits(Writer(line=line), plan, Value(plan.hidden, x))
     line.use(x, logits.there, *shared)
 
@@ -162,12 +230,12 @@ def _forward(line: Timeline, plan: Plan) -> None:
 def _forward_backward(
     line: Timeline, plan: Plan, checkpointing: Checkpointing, *, first: bool
 ) -> None:
-    x, shared = embedding.forward(line, plan)
+    x, shared = passes.embedding_forward(line, plan)
     lengths = recomputation.runs(plan.shape.n_layers, checkpointing)
     saved, on = [], Writer(line=line)
     for n_blocks, alike in groupby(lengths):
         runs = Passes[SavedRun](line, len(list(alike)))
-        x = runs.forward(x, partial(recomputed.forward, line, plan, n_blocks, checkpointing))
+        x = runs.forward(x, partial(passes.run_forward, line, plan, n_blocks, checkpointing))
         saved.append(runs)
     end = readout.loss(on, plan, Value(plan.hidden, x))
     line.use(x, *shared)
@@ -177,7 +245,42 @@ def _forward_backward(
         workspace(line)
     gradient = readout.backward(on, plan, end, into_logits).there
     for runs in reversed(saved):
-        gradient = runs.backward(gradient, partial(recomputed.backward, line, plan))
-    embedding.backward(line, plan, gradient)
+        gradient = runs.backward(gradient, partial(passes.run_backward, line, plan))
+    passes.embedding_backward(line, plan, gradient)
     if plan.shape.positions == "rope" or checkpointing != "none":
         line.use(*line.saved(*shared))  # By the products, or to run blocks again.
+
+
+# Building a model whose weights are quantised: each is drawn and quantised in its turn, and no other one is
+# there densely beside it (`lab/models/decoder.py`, `lab/models/layers.py`).
+
+CHUNK_ELEMENTS = 1 << 22
+"""Quantised at once."""
+
+
+def _build_quantised(line: Timeline, plan: Plan) -> None:
+    """All parameters that stay as they are, then each parameter's values in fp32, one at a time."""
+    quantised = {(each.module, each.weight): each for each in layers(plan)}
+    every = weights(plan)
+    for weight in every:
+        if (weight.module, weight.tensor) not in quantised:
+            for _ in range(weight.n):
+                line.keep(line.op(weight.tensor.n_bytes, category="parameters"))
+    outside = [each for each in every if each.n == 1]
+    of_a_block = [each for each in every if each.n > 1]
+    for weight in [*outside[:1], *plan.shape.n_layers * of_a_block, *outside[1:]]:
+        drawn = line.op(of_type(weight.tensor, FLOAT).n_bytes)
+        if (layer := quantised.get((weight.module, weight.tensor))) is not None:
+            _quantise(line, layer, drawn)
+
+
+def _quantise(line: Timeline, layer: Linear, drawn: int) -> None:
+    stored, dense = layer.quantised, drawn
+    assert stored is not None
+    if layer.stored != FLOAT:
+        dense = line.op(layer.weight.n_bytes, drawn)
+    sizes = [each.n_bytes for each in stored.kept(layer.n_in, layer.n_out)]
+    line.keep(*line.ops(sizes, dense, category="parameters"))
+    rows = min(layer.n_out, max(1, CHUNK_ELEMENTS // layer.n_in))
+    bytes_each = stored.chunk_bytes + (4 if layer.stored != FLOAT else 0)
+    line.op(int(rows * layer.n_in * bytes_each), dense, drawn)

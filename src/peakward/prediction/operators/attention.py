@@ -4,10 +4,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from peakward.prediction.memory import fused_attention as in_memory_fused
-from peakward.prediction.memory import naive_attention as in_memory_naive
-from peakward.prediction.memory.fused_attention import SavedFused
-from peakward.prediction.memory.naive_attention import SavedScores
+from peakward.prediction.memory import attention as in_memory
+from peakward.prediction.memory.attention import SavedFused, SavedScores
 from peakward.prediction.operators import (
     cpu_attention,
     cuda_attention,
@@ -107,7 +105,7 @@ def _in_memory(
     if on.line is None:
         return SavedAttention(None), Value(queries(plan))
     naive = plan.attention == "naive"
-    run = in_memory_naive.forward if naive else in_memory_fused.forward
+    run = in_memory.naive_forward if naive else in_memory.fused_forward
     saved, mixed = run(on.line, plan, q.there, k.there, packed.there)
     return SavedAttention(saved), Value(queries(plan), mixed)
 
@@ -120,10 +118,10 @@ def _in_memory_backward(
     if on.line is None or saved.kept is None:
         q, k, v = map(Value, made)
     elif isinstance(saved.kept, SavedScores):
-        places = in_memory_naive.backward(on.line, plan, saved.kept, gradient.there)
+        places = in_memory.naive_backward(on.line, plan, saved.kept, gradient.there)
         q, k, v = map(Value, made, places)
     else:
-        places = in_memory_fused.backward(on.line, plan, saved.kept, gradient.there)
+        places = in_memory.fused_backward(on.line, plan, saved.kept, gradient.there)
         q, k, v = map(Value, made, places)
     return q, k, v
 

@@ -8,7 +8,7 @@ functions agree with, the result is a new tensor.
 
 from typing import NamedTuple
 
-from peakward.prediction.memory import naive_attention
+from peakward.prediction.memory import attention
 from peakward.prediction.operators import activation, grouped_linear, linear
 from peakward.prediction.operators.activation import SavedActivation
 from peakward.prediction.operators.grouped_linear import GroupedLinear, SavedGroups
@@ -251,7 +251,7 @@ def _route_backward(on: Writer, plan: Plan, saved: SavedRoute, gradient: Value) 
         "_softmax_backward_data",
         (zeros, *on.saved(saved.likely)),
         (of_type(likely, HALF) if widens else likely,),
-        scratch=(likely.n_bytes,) * naive_attention.SOFTMAX_TEMPORARIES,
+        scratch=(likely.n_bytes,) * attention.SOFTMAX_TEMPORARIES,
     )
     return logits if widens else on.cast(logits, plan.compute)
 

@@ -17,13 +17,19 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from peakward.hardware.attention_backend import HOPPER, ComputeCapability
-from peakward.prediction.operators import block, loss_scaling, positions, readout, recomputation
-from peakward.prediction.operators.adamw import Implementation, adamw
+from peakward.prediction.operators import block, positions, readout, recomputation
 from peakward.prediction.operators.block import SavedBlock
 from peakward.prediction.operators.compiled import block as compiled_block
 from peakward.prediction.operators.compiled import readout as compiled_readout
 from peakward.prediction.operators.compiled.coverage import expect_covered
 from peakward.prediction.operators.compiled.kernels import Kernels
+from peakward.prediction.operators.optimizer import (
+    Implementation,
+    adamw,
+    scale_loss,
+    unscale,
+    update_scale,
+)
 from peakward.prediction.operators.plan import Plan, plan
 from peakward.prediction.operators.readout import SavedLoss
 from peakward.prediction.operators.tape import FLOAT, INT, Tape, tensor
@@ -149,7 +155,7 @@ def _backward(
 ) -> None:
     of_block, of_readout = saved
     if planned.loss_scaled:
-        loss_scaling.scale(tape)
+        scale_loss(tape)
     parts.readout_backward(tape, planned, of_readout)
     recomputation.again(tape, planned, checkpointing)
     with tape.times(planned.shape.n_layers):
@@ -168,10 +174,10 @@ def _implementation(configuration: Configuration) -> Implementation:
 
 def _update(tape: Tape, planned: Plan, optimizer: Implementation) -> None:
     if planned.loss_scaled:
-        loss_scaling.unscale(tape, planned)
+        unscale(tape, planned)
     adamw(tape, planned, optimizer)
     if planned.loss_scaled:
-        loss_scaling.update(tape)
+        update_scale(tape)
 
 
 def _accumulate(tape: Tape, planned: Plan) -> None:

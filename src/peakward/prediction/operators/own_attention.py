@@ -2,7 +2,7 @@
 
 As of torch's, FLOPs are of whole products, though blocks of keys that no query of theirs sees are
 skipped, and bytes those of operands: what is added up in fp32 meanwhile is the kernel's own affair
-(`prediction.time.own_kernels`, `prediction.memory.fused_attention`).
+(`prediction.time.own_kernels`, `prediction.memory.attention`).
 """
 
 from peakward.prediction.operators.heads import keys, like_queries, product_flops, queries

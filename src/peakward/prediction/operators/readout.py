@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from peakward.prediction.memory import linear_loss as in_memory
 from peakward.prediction.operators import linear, linear_loss, norms
 from peakward.prediction.operators.linear import Linear, SavedLinear
 from peakward.prediction.operators.norms import SavedNorm
@@ -17,7 +16,7 @@ class SavedLoss(NamedTuple):
     """The tensors that the loss needs of the forward pass."""
 
     norm: SavedNorm
-    head: SavedLinear | in_memory.SavedLoss | None
+    head: SavedLinear | linear_loss.SavedLinearLoss | None
     """None of a loss with the output layer in it, where only time is asked for."""
     kept: tuple[Value, ...]
     """The likelihoods; of a lever's loss what it keeps; none of one with the output layer in it."""
@@ -107,15 +106,15 @@ def _with_head(on: Writer, plan: Plan, x: Value) -> SavedLoss:
         if on.tape is not None:
             linear_loss.forward(on.tape, plan)
         if on.line is not None and norm.y.place is not None:
-            found = in_memory.forward(on.line, plan, norm.y.place)
+            found = linear_loss.forward_in_memory(on.line, plan, norm.y.place)
     return SavedLoss(norm.saved, found, ())
 
 
 def _with_head_backward(on: Writer, plan: Plan, saved: SavedLoss) -> Value:
     if on.tape is not None:
         linear_loss.backward(on.tape, plan)
-    if on.line is not None and isinstance(saved.head, in_memory.SavedLoss):
-        return Value(plan.hidden, in_memory.backward(on.line, plan, saved.head))
+    if on.line is not None and isinstance(saved.head, linear_loss.SavedLinearLoss):
+        return Value(plan.hidden, linear_loss.backward_in_memory(on.line, plan, saved.head))
     return Value(plan.hidden)
 
 

@@ -4,10 +4,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from peakward.prediction.memory.allocator import OverLimitError
-from peakward.prediction.memory.module import lifetimes_of, module_memory
-from peakward.prediction.memory.peak import CONTEXT_BYTES
-from peakward.prediction.memory.replay import replay
+from peakward.prediction.memory.peak import CONTEXT_BYTES, module_lifetimes, module_memory
+from peakward.prediction.memory.replay import OverLimitError, replay
 from peakward.prediction.planning.attempt import Attempts
 from peakward.prediction.planning.rates import cost, energy, gpu_hours, over, times
 from peakward.prediction.planning.site import Site
@@ -106,7 +104,7 @@ def _time(capture: ModuleCapture, on: Site) -> StepTime:
 def _fits(capture: ModuleCapture, limit_bytes: int) -> bool:
     """Near the limit the allocator returns what it has free."""
     try:
-        replay(lifetimes_of(capture), limit_bytes - CONTEXT_BYTES)
+        replay(module_lifetimes(capture), limit_bytes - CONTEXT_BYTES)
     except OverLimitError:
         return False
     return True

@@ -11,7 +11,7 @@ from peakward.prediction.memory.peak import (
     resident_bytes,
     tells_reserved,
 )
-from peakward.prediction.memory.plan import planned
+from peakward.prediction.memory.step import planned
 from peakward.prediction.planning.attempt import Attempts
 from peakward.prediction.planning.site import Site
 from peakward.records.case import ModelCase

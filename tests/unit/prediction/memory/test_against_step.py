@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from peakward.kernels.ops.linear_cross_entropy import products
 from peakward.lab.levers.prepare import prepare
 from peakward.models.presets import model
-from peakward.prediction.memory import naive_attention
+from peakward.prediction.memory import attention
 from peakward.prediction.memory.step import timeline
 from peakward.prediction.operators import experts
 from peakward.prediction.operators.quantised_linear import cut
@@ -121,7 +121,7 @@ def predicted(case):
 @pytest.mark.parametrize("setting", in_tiers(GRID, QUICK))
 def test_a_step_holds_at_most_what_is_predicted(monkeypatch, setting):
     changes, settings = setting
-    monkeypatch.setattr(naive_attention, "SOFTMAX_TEMPORARIES", 0)
+    monkeypatch.setattr(attention, "SOFTMAX_TEMPORARIES", 0)
     monkeypatch.setattr(experts, "sums_in_fp32", lambda _plan: False)  # Autocast's of CUDA does.
     case = ModelCase(
         model=msgspec.structs.replace(SHAPE, **changes),
@@ -173,7 +173,7 @@ def unstarted(monkeypatch):
 @pytest.mark.parametrize("setting", in_tiers(OWN, QUICK_OWN))
 def test_peakward_s_own_kernels_hold_what_is_predicted(monkeypatch, setting):
     changes, settings = setting
-    monkeypatch.setattr(naive_attention, "SOFTMAX_TEMPORARIES", 0)
+    monkeypatch.setattr(attention, "SOFTMAX_TEMPORARIES", 0)
     wide = {} if "loss" not in settings else {"vocab_size": 6_000}
     case = ModelCase(
         model=msgspec.structs.replace(SHAPE, **changes, **wide),

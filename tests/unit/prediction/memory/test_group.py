@@ -3,7 +3,7 @@
 import pytest
 
 from peakward.models.presets import model
-from peakward.prediction.communication.step import model_bytes
+from peakward.prediction.communication import model_bytes
 from peakward.prediction.memory.peak import peak_memory
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError

@@ -7,8 +7,7 @@ from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.models.decoder import Decoder
 from peakward.lab.models.module_capture import capture_module
 from peakward.models.presets import model
-from peakward.prediction.memory.module import module_memory
-from peakward.prediction.memory.peak import peak_memory
+from peakward.prediction.memory.peak import module_memory, peak_memory
 from peakward.records.case import Configuration, ModelCase, Workload
 from tiers import in_full
 

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peakward.models.presets import model
-from peakward.prediction.memory.group import lifetimes_of
-from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory, resident_bytes
+from peakward.prediction.memory.peak import CONTEXT_BYTES, lifetimes_of, peak_memory, resident_bytes
 from peakward.prediction.memory.replay import most_held
 from peakward.prediction.memory.step import timeline
 from peakward.prediction.parameters import n_parameters

@@ -5,7 +5,7 @@ from torch import nn
 
 from peakward.hardware.devices import device
 from peakward.lab.models.module_capture import capture_module
-from peakward.prediction.memory.module import module_memory
+from peakward.prediction.memory.peak import module_memory
 from peakward.prediction.planning.module import module_forecast
 from peakward.prediction.planning.site import site
 

@@ -3,7 +3,7 @@ do all that lies between two products; and the kernels that turn queries and key
 
 from typing import NamedTuple
 
-from peakward.prediction.memory.fused_attention import scratch
+from peakward.prediction.memory.attention import fused_scratch
 from peakward.prediction.operators import cuda_attention, own_attention
 from peakward.prediction.operators.compiled.kernels import Kernels
 from peakward.prediction.operators.heads import keys, matrices, projected, queries
@@ -75,7 +75,7 @@ def backward(on: Kernels, plan: Plan, saved: SavedAttention, gradient: Value) ->
         return _naive_backward(on, plan, saved, gradient)
     if on.tape is not None:
         _BACKWARD[plan.attention](on.tape, plan)
-    return on.for_memory((gradient, *saved.kept), (q, k, k), scratch=scratch(plan))
+    return on.for_memory((gradient, *saved.kept), (q, k, k), scratch=fused_scratch(plan))
 
 
 def joined(on: Kernels, plan: Plan, attended: Attended) -> Value:

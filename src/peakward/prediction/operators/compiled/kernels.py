@@ -1,5 +1,5 @@
 """One description of compiled code's kernels, read twice: for time as calls on a tape, for memory as kernels
-of a graph, whose buffers are placed by Inductor's rules (`memory.compiled.graph`).
+of a graph, whose buffers are placed by Inductor's rules (`operators.compiled.graph`).
 
 A value lies in a buffer of the graph; a parameter, or what is there for time alone, in none.
 """
@@ -7,8 +7,8 @@ A value lies in a buffer of the graph; a parameter, or what is there for time al
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from peakward.prediction.memory.compiled.graph import Buffer, Graph
 from peakward.prediction.memory.timeline import Category
+from peakward.prediction.operators.compiled.graph import Buffer, Graph
 from peakward.prediction.operators.tape import FusedKind, Tape, of_type, tensor
 from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand

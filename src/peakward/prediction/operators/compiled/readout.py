@@ -2,13 +2,13 @@
 
 from typing import NamedTuple
 
-from peakward.prediction.memory.linear_loss import saved_operands, scratch, scratch_backward
 from peakward.prediction.operators import linear_loss
 from peakward.prediction.operators.compiled import linear
 from peakward.prediction.operators.compiled.kernels import Kernels
 from peakward.prediction.operators.compiled.linear import SavedLinear
 from peakward.prediction.operators.compiled.norms import SavedNorm
 from peakward.prediction.operators.compiled.stream import stream
+from peakward.prediction.operators.linear_loss import saved_operands, scratch, scratch_backward
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.readout import head
 from peakward.prediction.operators.tape import FLOAT, INT, of_type, tensor

@@ -7,9 +7,10 @@ a tensor; moments and their square roots are in the parameters' type.
 from collections.abc import Sequence
 from typing import Literal
 
+from peakward.prediction.memory.timeline import Timeline
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import DOUBLE, FLOAT, Tape, tensor
-from peakward.prediction.operators.weights import Weight, every_weight, weights
+from peakward.prediction.operators.tape import DOUBLE, FLOAT, INT32, Tape, tensor
+from peakward.prediction.operators.weights import Weight, every_weight, sizes, weights
 from peakward.records.case import Optimizer
 from peakward.records.op_graph import Operand
 
@@ -107,3 +108,53 @@ def _in_place(
 ) -> None:
     read = sum(x.n_bytes for x in each) * (n_operands if n_read is None else n_read)
     tape.call(name, each * n_operands, each, bytes_read=read)
+
+
+# AdamW's state and temporaries (`torch/optim/adam.py`).
+
+
+def state_in_memory(line: Timeline, plan: Plan) -> None:
+    """Two moments of every parameter, in its type."""
+    line.keep(*line.ops(2 * sizes(plan), category="optimizer_state"))
+
+
+def update_in_memory(line: Timeline, plan: Plan, implementation: Optimizer) -> None:
+    """Over lists, the root of every second moment at once; tensor by tensor, the root and its
+    quotient; in one kernel nothing."""
+    if implementation == "adamw-foreach":
+        line.ops(sizes(plan))
+    elif implementation == "adamw-loop":
+        line.ops((max(sizes(plan)),) * 2)
+    else:
+        line.ops(())
+
+
+# The operators that a loss scale adds to a step of fp16: torch's `GradScaler`, where no infinity is found.
+#
+# After Micikevicius et al. 2018, "Mixed precision training". The scale is a tensor of one element
+# on the GPU. A step that finds an infinity leaves the optimiser's update out; that is not stated.
+
+_SCALAR = tensor(FLOAT)
+
+
+def scale_loss(tape: Tape) -> None:
+    """The loss times the scale, and the gradient of that."""
+    for _ in ("loss", "gradient"):
+        tape.pointwise("mul", _SCALAR, _SCALAR)
+
+
+def unscale(tape: Tape, plan: Plan) -> None:
+    """All gradients by the reciprocal of the scale, and whether any is infinite."""
+    tape.cast(tape.pointwise("reciprocal", tape.cast(_SCALAR, DOUBLE)), FLOAT)
+    tape.made("full", FLOAT)
+    for _ in ("reciprocal", "found infinity"):
+        tape.call("_to_copy", (_SCALAR,), (_SCALAR,))  # For the device of the gradients.
+    gradients = every_weight(plan)
+    inputs, outputs = (*gradients, _SCALAR, _SCALAR), (*gradients, _SCALAR)
+    tape.call("_amp_foreach_non_finite_check_and_unscale_", inputs, outputs)
+
+
+def update_scale(tape: Tape) -> None:
+    """Updates the scale and the steps since it grew, by whether an infinity was found."""
+    since = tensor(INT32)
+    tape.call("_amp_update_scale_", (_SCALAR, since, _SCALAR), (_SCALAR, since))

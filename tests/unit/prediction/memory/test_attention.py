@@ -11,7 +11,7 @@ from peakward.kernels.ops.flash_attention.hopper import refusals
 from peakward.kernels.ops.flash_attention.rule import Rule
 from peakward.kernels.ops.flash_attention.triton.settings import backward_settings_for
 from peakward.models.presets import model
-from peakward.prediction.memory import own_attention
+from peakward.prediction.memory import attention
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.operators.plan import plan
 from peakward.records.case import Configuration, ModelCase, Workload
@@ -69,7 +69,7 @@ def test_the_portable_kernels_keep_a_figure_a_row(head_dim, precision, monkeypat
         settings=backward_settings_for(head_dim, q.dtype, 90),
     )
     assert [each.shape for each in gradients] == [q.shape] * 3
-    assert own_attention.scratch(plan(made)) == tuple(each.nbytes for each in kept)
+    assert attention.own_scratch(plan(made)) == tuple(each.nbytes for each in kept)
     assert started == ["_launch_by_keys", "_launch_by_queries"]
 
 
@@ -89,7 +89,7 @@ def test_hoppers_sums_and_figures_of_rows(head_dim, monkeypatch):
     gradients = for_hopper.backward(q, None, q, q, q, q, lse, None, Rule(True, None, 1.0))
     assert [each.shape for each in gradients] == [q.shape] * 3
     lse2, delta, sums, counter = launched[0][4:8]
-    assert own_attention.scratch(plan(made)) == tuple(
+    assert attention.own_scratch(plan(made)) == tuple(
         each.nbytes for each in (sums, counter, lse2, delta)
     )
 
@@ -100,9 +100,9 @@ def test_of_shared_keys_hopper_has_each_heads_gradients_apart():
         alone, model=msgspec.structs.replace(alone.model, n_kv_heads=2)
     )
     apart = 2 * 70 * alone.model.n_heads * 64 * 2
-    assert own_attention.scratch(plan(shared)) == (
+    assert attention.own_scratch(plan(shared)) == (
         *(apart, apart),
-        *own_attention.scratch(plan(alone)),
+        *attention.own_scratch(plan(alone)),
     )
 
 
@@ -142,5 +142,5 @@ def test_parts_of_a_cache_are_those_that_the_kernel_makes(n_kv_heads, batch_size
         row_bytes=256,
         n_multiprocessors=decode.H100_MULTIPROCESSORS,
     )
-    assert own_attention.n_parts(plan(made)) == settings.n_splits
+    assert attention.n_parts(plan(made)) == settings.n_splits
     assert peak_memory(made).peak_bytes > 0

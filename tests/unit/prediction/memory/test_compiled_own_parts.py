@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 from peakward.models.presets import model
-from peakward.prediction.memory.compiled.graph import Graph
 from peakward.prediction.memory.peak import peak_memory
-from peakward.prediction.memory.plan import planned
+from peakward.prediction.memory.step import planned
 from peakward.prediction.operators.compiled import block, readout
 from peakward.prediction.operators.compiled.block import SavedBlock
+from peakward.prediction.operators.compiled.graph import Graph
 from peakward.prediction.operators.compiled.kernels import Kernels
 from peakward.records.case import Configuration, ModelCase, Workload
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from peakward.levers.weights import QUANTISED
-from peakward.prediction.communication import collectives
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.traffic import parameter_bytes
 from peakward.records.case import ModelCase
@@ -73,7 +72,7 @@ def communication(
     one_way = link.bytes_per_s.value
     parts = _ddp(case, group.n_gpus) if group.parallel == "ddp" else _fsdp(case, group.n_gpus)
     sent = sum(part.n_bytes for part in parts)
-    total = collectives.time_s(sent, one_way)
+    total = time_s(sent, one_way)
     return Communication(
         group=group,
         sent_bytes=sent,
@@ -96,13 +95,13 @@ def _ddp(case: ModelCase, n_gpus: int) -> tuple[_Sent, ...]:
     if not case.workload.trains:
         return ()
     gradients = model_bytes(case)
-    sent = collectives.all_reduce_bytes(gradients, n_gpus)
+    sent = all_reduce_bytes(gradients, n_gpus)
     bare = min(1.0, BUCKET_BYTES / gradients)
     return (_Sent(sent, "backward", 1 / case.workload.accumulate, bare),)
 
 
 def _fsdp(case: ModelCase, n_gpus: int) -> tuple[_Sent, ...]:
-    gathered = collectives.all_gather_bytes(model_bytes(case), n_gpus)
+    gathered = all_gather_bytes(model_bytes(case), n_gpus)
     bare = 1 / (case.model.n_layers + 1)
     gathers = case.workload.accumulate * gathered
     forward = _Sent(gathers, "forward", 1.0, bare)
@@ -135,4 +134,36 @@ def _exposed(parts: Sequence[_Sent], time: StepTime, total: Interval, sent: floa
         low=waited_s(total.low),
         high=total.high,
         level=total.level,
+    )
+
+
+# The bytes that each GPU of a ring sends in a collective, and the time that this takes.
+#
+# After nccl-tests, doc/PERFORMANCE.md (NVIDIA): an all-reduce of S bytes over n GPUs sends
+# 2·(n − 1)/n·S from each, a reduce-scatter or an all-gather half of it.
+
+REACHED = Interval(estimate=0.80, low=0.66, high=1.06, level=0.9)
+"""Share of a link's stated rate in one direction that large collectives of one node reach: 200 to 233
+of 300 GB/s on eight A100 (nccl-tests issues 149, 175), 370 of 450 on eight H100 by a ring, for its
+protocol takes a fifth (issue 212), 475 where the switch adds up all-reduces (issue 272, H200)."""
+
+
+def all_reduce_bytes(n_bytes: float, n_gpus: int) -> float:
+    """Sent by each GPU."""
+    return 2 * all_gather_bytes(n_bytes, n_gpus)
+
+
+def all_gather_bytes(n_bytes: float, n_gpus: int) -> float:
+    """Sent by each GPU, where all together hold `n_bytes`; also of a reduce-scatter of as many."""
+    return (n_gpus - 1) / n_gpus * n_bytes
+
+
+def time_s(sent_bytes: float, link_bytes_per_s: float) -> Interval:
+    """Time to send so many bytes over a link of that rate in one direction, without latencies."""
+    least_s = sent_bytes / link_bytes_per_s
+    return Interval(
+        estimate=least_s / REACHED.estimate,
+        low=least_s / REACHED.high,
+        high=least_s / REACHED.low,
+        level=REACHED.level,
     )

@@ -1,4 +1,4 @@
-"""Building a model with quantised weights: never all of them densely."""
+"""What is covered, and what is refused."""
 
 import msgspec
 import pytest
@@ -8,11 +8,51 @@ from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.precision import parameter_dtype
 from peakward.lab.models import layers
 from peakward.models.presets import model
-from peakward.prediction.memory import quantised
+from peakward.prediction.memory import step
 from peakward.prediction.memory.peak import peak_memory
-from peakward.prediction.memory.plan import planned
+from peakward.prediction.memory.step import planned
 from peakward.prediction.memory.timeline import Timeline
 from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.errors import PeakwardError
+
+
+def case(shape="tiny", device="cuda", changes=None, **configuration):
+    return ModelCase(
+        model=msgspec.structs.replace(model(shape), **(changes or {})),
+        workload=Workload(batch_size=2, seq_len=64),
+        configuration=Configuration(**configuration),
+        device=device,
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (case(device="cpu"), "device cuda"),
+        (case(changes={"n_experts": 4}, compile="default"), "compile of a mixture"),
+        (case(precision="fp8"), "precision fp32 or"),
+        (case(optimizer="sgd"), "optimizer adamw-loop or"),
+        (case(more=(("pace", "fast"),)), "levers whose work is described, got pace fast"),
+        (case(compile="max-autotune"), "compile none or"),
+        (case(compile="default", checkpointing="sqrt"), "checkpointing of compiled blocks none"),
+        (case(attention="sdpa-math"), "a kernel of attention naive or"),
+        (case(attention="sdpa-flash"), "inputs that torch's flash attention takes"),
+        (case(attention="sdpa", changes={"head_dim": 20}), "remainder of head_dim by 8"),
+        (case("llama-3-8b", attention="sdpa"), "a kernel of attention naive or"),
+    ],
+)
+def test_what_is_not_covered_is_refused(made, says):
+    with pytest.raises(PeakwardError, match=f"expected {says}"):
+        peak_memory(made)
+
+
+@pytest.mark.parametrize("attention", ["naive", "sdpa", "sdpa-cudnn", "sdpa-flash"])
+@pytest.mark.parametrize("precision", ["bf16", "bf16-mixed", "fp16-mixed"])
+def test_half_types_go_with_every_fused_kernel(precision, attention):
+    assert peak_memory(case(precision=precision, attention=attention)).peak_bytes > 0
+
+
+# Building a model with quantised weights: never all of them densely.
 
 SHAPE = msgspec.structs.replace(
     model("tiny"),
@@ -26,7 +66,7 @@ SHAPE = msgspec.structs.replace(
 )
 
 
-def case(device="cuda", shape=SHAPE, **configuration):
+def quantised_case(device="cuda", shape=SHAPE, **configuration):
     return ModelCase(
         model=shape,
         workload=Workload(batch_size=1, seq_len=64, pass_="decode"),
@@ -37,7 +77,7 @@ def case(device="cuda", shape=SHAPE, **configuration):
 
 def predicted(asked):
     line = Timeline()
-    quantised.build(line, planned(asked))
+    step._build_quantised(line, planned(asked))
     held = [0] * (len(line.phases) + 1)
     tensors = line.lifetimes().tensors()
     for each in tensors:
@@ -66,11 +106,11 @@ def measured(asked):
 def test_a_build_holds_at_most_what_is_predicted(weights, precision, monkeypatch):
     """In two chunks of the largest weights, of which a byte an element is 2 to 3% of the peak; ids and the
     cache are some 260 KB beside."""
-    for room in (quantised, layers):
+    for room in (step, layers):
         monkeypatch.setattr(room, "CHUNK_ELEMENTS", 1 << 19)
     settings = {"weights": weights, "precision": precision}
-    most, left = measured(case("cpu", **settings))
-    peak, parameters = predicted(case(**settings))
+    most, left = measured(quantised_case("cpu", **settings))
+    peak, parameters = predicted(quantised_case(**settings))
     assert peak == pytest.approx(most, rel=0.002)
     assert 0 <= left - parameters <= 2 * 4 * 64 * 128 * 4 + 8 * 8
 
@@ -80,7 +120,7 @@ def test_weights_of_fewer_bits_are_held_as_such(precision):
     """Of Llama 3 8B some 7 billion weights, in 8 bits or 4.125; a step's cast copies of dense ones apart."""
     shape = model("llama-3-8b")
     found = {
-        weights: peak_memory(case(shape=shape, precision=precision, weights=weights)).peak
+        weights: peak_memory(quantised_case(shape=shape, precision=precision, weights=weights)).peak
         for weights in ("dense", "int8", "int4:128")
     }
     n = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14_336)
@@ -94,7 +134,7 @@ def test_weights_of_fewer_bits_are_held_as_such(precision):
 def test_of_the_largest_draw_no_quantised_weight_is_densely_there():
     """The head's, drawn last, beside all that is kept; the cache of 64 positions is 8 MB more."""
     shape = model("llama-3-8b")
-    asked = case(shape=shape, precision="bf16", weights="int4:128")
+    asked = quantised_case(shape=shape, precision="bf16", weights="int4:128")
     found = peak_memory(asked)
     assert found.phase == "build"
     head = shape.vocab_size * shape.d_model

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from peakward.models.presets import model
-from peakward.prediction.memory import repeated, step
+from peakward.prediction.memory import passes, step
 from peakward.prediction.memory.step import timeline
 from peakward.records.case import Configuration, ModelCase, Workload
 
@@ -42,13 +42,13 @@ def found(n_layers, pass_="train_step", accumulate=1, **configuration):
 )
 def test_every_tensor_lives_as_if_each_run_were_walked(n_layers, settings, monkeypatch):
     short = found(n_layers, **settings)
-    begin = repeated.Passes.__init__
+    begin = passes.Passes.__init__
 
     def walked(self, *given, **how):
         begin(self, *given, **how)
         self._repeats = False
 
-    monkeypatch.setattr(repeated.Passes, "__init__", walked)
+    monkeypatch.setattr(passes.Passes, "__init__", walked)
     assert short == found(n_layers, **settings)
 
 
@@ -72,7 +72,7 @@ def test_every_tensor_lives_as_if_the_second_step_were_walked(settings, monkeypa
 
 def test_a_deep_model_is_walked_no_further_than_a_shallow_one(monkeypatch):
     walked = []
-    forward = repeated.Passes.forward
+    forward = passes.Passes.forward
 
     def counted(self, x, walk):
         def each(i, x):
@@ -81,7 +81,7 @@ def test_a_deep_model_is_walked_no_further_than_a_shallow_one(monkeypatch):
 
         return forward(self, x, each)
 
-    monkeypatch.setattr(repeated.Passes, "forward", counted)
+    monkeypatch.setattr(passes.Passes, "forward", counted)
     counts = []
     for n_layers in (12, 96):
         found(n_layers)

@@ -2,13 +2,12 @@
 
 from typing import NamedTuple
 
-from peakward.prediction.memory import embedding
-from peakward.prediction.memory.compiled.graph import Graph
-from peakward.prediction.memory.repeated import Passes
-from peakward.prediction.memory.timeline import Timeline
-from peakward.prediction.memory.workspace import workspace
+from peakward.prediction.memory import passes
+from peakward.prediction.memory.passes import Passes
+from peakward.prediction.memory.timeline import Timeline, workspace
 from peakward.prediction.operators.compiled import block, coverage, readout
 from peakward.prediction.operators.compiled.block import SavedBlock
+from peakward.prediction.operators.compiled.graph import Graph
 from peakward.prediction.operators.compiled.kernels import Kernels
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.writer import Value
@@ -30,7 +29,7 @@ def covers(case: ModelCase, plan: Plan) -> bool:
 
 def forward(line: Timeline, plan: Plan, *, tuning: bool) -> None:
     """Without gradients, to the logits."""
-    x, shared = embedding.forward(line, plan)
+    x, shared = passes.embedding_forward(line, plan)
     x = Passes[object](line, plan.shape.n_layers, tuned=tuning).forward(
         x, lambda i, x: _block(line, plan, x, tuning=tuning and i == 0)
     )
@@ -42,7 +41,7 @@ def forward(line: Timeline, plan: Plan, *, tuning: bool) -> None:
 
 def forward_backward(line: Timeline, plan: Plan, *, first: bool, tuning: bool) -> None:
     """To the loss and back: all blocks are launched as one code, which only the first one tunes."""
-    x, shared = embedding.forward(line, plan)
+    x, shared = passes.embedding_forward(line, plan)
     blocks = Passes[_Saved](line, plan.shape.n_layers, tuned=tuning)
 
     def backward_of(saved: _Saved, gradient: int) -> int:
@@ -66,7 +65,7 @@ def forward_backward(line: Timeline, plan: Plan, *, first: bool, tuning: bool) -
     line.gradients(*made)
     line.use(x)
     gradient = blocks.backward(gradient, backward_of)
-    embedding.backward(line, plan, gradient)
+    passes.embedding_backward(line, plan, gradient)
     line.use(*line.saved(*shared))
 
 

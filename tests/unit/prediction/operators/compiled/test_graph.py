@@ -1,7 +1,7 @@
 """Who writes to which buffer."""
 
-from peakward.prediction.memory.compiled.graph import TUNING_BYTES, Buffer, Graph
 from peakward.prediction.memory.timeline import Timeline
+from peakward.prediction.operators.compiled.graph import TUNING_BYTES, Buffer, Graph
 from peakward.prediction.operators.tape import BFLOAT, FLOAT, tensor
 
 ROW = tensor(FLOAT, 100)
