@@ -5,7 +5,7 @@ import pytest
 from peakward.levers.weights import QUANTISED
 from peakward.models.presets import model
 from peakward.prediction.matrices import matrix_bytes, sum_bytes
-from peakward.prediction.operators.layers import layers
+from peakward.prediction.operators.linear import layers
 from peakward.prediction.operators.plan import plan
 from peakward.prediction.traffic import quantised_bytes, quantised_elements
 from peakward.records.case import Configuration, ModelCase, StoredWeights, Workload

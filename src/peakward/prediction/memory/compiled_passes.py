@@ -5,7 +5,7 @@ from typing import NamedTuple
 from peakward.prediction.memory import passes
 from peakward.prediction.memory.passes import Passes
 from peakward.prediction.memory.timeline import Timeline, workspace
-from peakward.prediction.operators.compiled import block, coverage, readout
+from peakward.prediction.operators.compiled import block, readout
 from peakward.prediction.operators.compiled.block import SavedBlock
 from peakward.prediction.operators.compiled.graph import Graph
 from peakward.prediction.operators.compiled.kernels import Kernels
@@ -21,7 +21,7 @@ def covers(case: ModelCase, plan: Plan) -> bool:
     if case.configuration.compile != "default":
         return False
     try:
-        coverage.expect_covered(case, plan)
+        block.expect_covered(case, plan)
     except PeakwardError:
         return False
     return True

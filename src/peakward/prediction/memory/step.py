@@ -16,9 +16,8 @@ from peakward.prediction.memory import compiled_passes as compiled_step
 from peakward.prediction.memory import passes
 from peakward.prediction.memory.passes import Passes, SavedRun
 from peakward.prediction.memory.timeline import Mark, Timeline, workspace
-from peakward.prediction.operators import optimizer, readout, recomputation
-from peakward.prediction.operators.layers import layers
-from peakward.prediction.operators.linear import Linear
+from peakward.prediction.operators import block, optimizer, readout
+from peakward.prediction.operators.linear import Linear, layers
 from peakward.prediction.operators.plan import OWN_KERNELS, Plan, plan
 from peakward.prediction.operators.tape import FLOAT, of_type
 from peakward.prediction.operators.weights import sizes, weights
@@ -231,7 +230,7 @@ def _forward_backward(
     line: Timeline, plan: Plan, checkpointing: Checkpointing, *, first: bool
 ) -> None:
     x, shared = passes.embedding_forward(line, plan)
-    lengths = recomputation.runs(plan.shape.n_layers, checkpointing)
+    lengths = block.runs(plan.shape.n_layers, checkpointing)
     saved, on = [], Writer(line=line)
     for n_blocks, alike in groupby(lengths):
         runs = Passes[SavedRun](line, len(list(alike)))

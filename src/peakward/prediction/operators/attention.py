@@ -6,42 +6,43 @@ from typing import NamedTuple
 
 from peakward.prediction.memory import attention as in_memory
 from peakward.prediction.memory.attention import SavedFused, SavedScores
-from peakward.prediction.operators import (
-    cpu_attention,
-    cuda_attention,
-    math_attention,
-    naive_attention,
-    own_attention,
-    rotation,
+from peakward.prediction.operators import attention_kernels, positions
+from peakward.prediction.operators.heads import (
+    Strides,
+    dense,
+    is_view,
+    keys,
+    new_keys,
+    projected,
+    queries,
+    swapped,
 )
-from peakward.prediction.operators.heads import keys, new_keys, projected, queries
-from peakward.prediction.operators.layout import Strides, dense, is_view, swapped
 from peakward.prediction.operators.plan import Kernel, Plan
 from peakward.prediction.operators.tape import Tape, tensor
 from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
 
 _FORWARD: dict[Kernel, Callable[[Tape, Plan], Strides]] = {
-    "naive": naive_attention.forward,
-    "flash-for-cpu": cpu_attention.forward,
-    "cudnn": cuda_attention.cudnn_forward,
-    "flash": cuda_attention.flash_forward,
-    "efficient": cuda_attention.efficient_forward,
-    "math": math_attention.forward,
-    "own-triton": own_attention.forward,
-    "own-hopper": own_attention.forward,
-    "own-decode": own_attention.to_cache,
+    "naive": attention_kernels.naive_forward,
+    "flash-for-cpu": attention_kernels.cpu_forward,
+    "cudnn": attention_kernels.cudnn_forward,
+    "flash": attention_kernels.flash_forward,
+    "efficient": attention_kernels.efficient_forward,
+    "math": attention_kernels.math_forward,
+    "own-triton": attention_kernels.own_forward,
+    "own-hopper": attention_kernels.own_forward,
+    "own-decode": attention_kernels.own_to_cache,
 }
 """Each gives the strides of its result, (batch, heads, seq, head_dim)."""
 _BACKWARD: dict[Kernel, Callable[[Tape, Plan], None]] = {
-    "naive": naive_attention.backward,
-    "flash-for-cpu": cpu_attention.backward,
-    "cudnn": cuda_attention.cudnn_backward,
-    "flash": cuda_attention.flash_backward,
-    "efficient": cuda_attention.efficient_backward,
-    "math": math_attention.backward,
-    "own-triton": own_attention.backward,
-    "own-hopper": own_attention.backward,
+    "naive": attention_kernels.naive_backward,
+    "flash-for-cpu": attention_kernels.cpu_backward,
+    "cudnn": attention_kernels.cudnn_backward,
+    "flash": attention_kernels.flash_backward,
+    "efficient": attention_kernels.efficient_backward,
+    "math": attention_kernels.math_backward,
+    "own-triton": attention_kernels.own_backward,
+    "own-hopper": attention_kernels.own_backward,
 }
 
 
@@ -63,7 +64,10 @@ def forward(on: Writer, plan: Plan, packed: Value) -> Mixed:
     """Result of the first projection → (batch, seq, heads · head_dim)."""
     q, k = packed.viewed(queries(plan)), packed.viewed(new_keys(plan))
     if plan.turned_apart:
-        q, k = rotation.forward(on, q, plan.stored), rotation.forward(on, k, plan.stored)
+        q, k = (
+            positions.rotation_forward(on, q, plan.stored),
+            positions.rotation_forward(on, k, plan.stored),
+        )
     elif plan.rotation is not None:
         q = k = packed = plan.rotation.forward(on, plan, packed.viewed(projected(plan)))
     if plan.cached:
@@ -83,7 +87,10 @@ def backward(on: Writer, plan: Plan, saved: SavedAttention, gradient: Value) -> 
         _BACKWARD[plan.attention](on.tape, plan)
     q, k, v = _in_memory_backward(on, plan, saved, gradient)
     if plan.turned_apart:
-        k, q = rotation.backward(on, k, plan.stored), rotation.backward(on, q, plan.stored)
+        k, q = (
+            positions.rotation_backward(on, k, plan.stored),
+            positions.rotation_backward(on, q, plan.stored),
+        )
     joined = on.joined(q, k, v, along=1)
     together = _side_by_side(on, joined, dense(joined.operand.shape), ())
     if plan.rotation is not None:

@@ -9,11 +9,10 @@ functions agree with, the result is a new tensor.
 from typing import NamedTuple
 
 from peakward.prediction.memory import attention
-from peakward.prediction.operators import activation, grouped_linear, linear
-from peakward.prediction.operators.activation import SavedActivation
+from peakward.prediction.operators import feed_forward, grouped_linear, linear
+from peakward.prediction.operators.feed_forward import SavedActivation
 from peakward.prediction.operators.grouped_linear import GroupedLinear, SavedGroups
-from peakward.prediction.operators.layers import BLOCK
-from peakward.prediction.operators.linear import Linear, SavedLinear
+from peakward.prediction.operators.linear import BLOCK, Linear, SavedLinear
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import FLOAT, HALF, INT, of_type, tensor
 from peakward.prediction.operators.writer import Value, Writer
@@ -115,7 +114,7 @@ def backward(on: Writer, plan: Plan, saved: SavedExperts, gradient: Value) -> Va
         visited = _scattered(on, plan, by_token, saved.back, plan.compute)
     product = grouped_linear.backward(on, saved.down, visited, plan.compute)
     with on.module(_MIXTURE):
-        widened = activation.backward(on, plan, saved.activation, product)
+        widened = feed_forward.activation_backward(on, plan, saved.activation, product)
     visiting = grouped_linear.backward(on, saved.up, widened, plan.stored)
     with on.module(_MIXTURE):
         x = _scattered(on, plan, visiting, saved.order, plan.stored)
@@ -147,7 +146,7 @@ def _until_saved(on: Writer, plan: Plan, x: Value) -> tuple[SavedExperts, tuple[
         visiting = _selected(on, plan, repeated, order)
     up, widened = grouped_linear.forward(on, layer.up, visiting, ends)
     with on.module(_MIXTURE):
-        activated, product = activation.forward(on, plan, widened)
+        activated, product = feed_forward.activation_forward(on, plan, widened)
     down, visited = grouped_linear.forward(on, layer.down, product, ends)
     on.use(widened)
     with on.module(_MIXTURE):

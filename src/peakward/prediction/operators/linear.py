@@ -1,13 +1,17 @@
-"""A linear layer: y = x·Wᵀ + b over (batch, seq, features), its rows as one matrix."""
+"""The linear layers of the blocks: in the compute type, in fp8, or with quantised weights."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from peakward.levers.weights import Quantised
 from peakward.prediction.memory.timeline import Category
-from peakward.prediction.operators.tape import of_type, tensor, transposed
+from peakward.prediction.operators.plan import Plan
+from peakward.prediction.operators.tape import E4M3, E5M2, FLOAT, Tape, of_type, tensor, transposed
 from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
+
+# A linear layer: y = x·Wᵀ + b over (batch, seq, features), its rows as one matrix.
 
 
 class Linear(NamedTuple):
@@ -97,3 +101,203 @@ def rows(x: Value) -> Value:
     """x (…, features) as one matrix."""
     shape = x.operand.shape
     return x.viewed(tensor(x.operand.dtype, math.prod(shape[:-1]), shape[-1]))
+
+
+# A linear layer whose weight is kept in 8 or 4 bits (`lab/models/layers.py`): one operator, and how its
+# launch cuts it up (`kernels/ops/quantized_matmul/triton/settings.py`), of 132 multiprocessors.
+#
+# No gradient passes through one.
+
+_SLOTS = 132
+_CUT_TILE = 128
+"""Inputs."""
+_WARPS, _MOST_SPLITS = 8, 32
+
+
+class Cut(NamedTuple):
+    """The cut of a product."""
+
+    rows: int
+    """Rows of x that one program takes: the weight is read once for so many."""
+    n_splits: int
+    """Programs that share the inputs of an output; more than one leave sums in fp32, added up after."""
+
+
+def quantised_forward(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear, Value]:
+    """x (…, n_in) → (…, n_out) in the compute type, with sums in fp32 where programs share the inputs."""
+    *outer, _ = x.operand.shape
+    y, n_rows = tensor(layer.compute, *outer, layer.n_out), math.prod(outer)
+    stored = layer.quantised
+    assert stored is not None
+    shape = (n_rows, layer.n_in, layer.n_out)
+    n_splits = cut(*shape, bits=stored.bits, compute=layer.compute).n_splits
+    sums = (n_splits * of_type(y, FLOAT).n_bytes,) if n_splits > 1 else ()
+    with on.module(layer.module):
+        given = (on.cast(x, layer.compute), *map(Value, stored.kept(layer.n_in, layer.n_out)))
+        flops = 2 * x.operand.n_elements * layer.n_out
+        (made,) = on.call(stored.operator, given, (y,), flops=flops, scratch=sums)
+        if layer.bias:
+            bias = on.cast(Value(layer.bias_vector), layer.compute, held=(made,))
+            made = on.pointwise("add", made, bias)
+    return SavedLinear(layer, x, ()), made
+
+
+def cut(n_rows: int, n_in: int, n_out: int, *, bits: int, compute: str) -> Cut:
+    """The cut of n_rows of x in that type, in groups of no fewer than 64 inputs."""
+    n_tiles = -(-n_in // _CUT_TILE)
+    if bits == 8 and n_rows <= 16 and compute != FLOAT:
+        return _cut_of_bytes(n_rows, n_tiles, n_out)
+    rows, channels, warps, shares_x = _program(n_rows, n_out, compute=compute)
+    n_programs = -(-n_out // channels) * -(-n_rows // rows)
+    wanted = _WARPS if rows > 16 or compute == FLOAT else 2 * _WARPS
+    least = 4 if shares_x else 2 * warps
+    most = wanted * _SLOTS // max(1, n_programs * warps)
+    return Cut(rows, max(1, min(most, n_tiles // least, _MOST_SPLITS)))
+
+
+def _cut_of_bytes(n_rows: int, n_tiles: int, n_out: int) -> Cut:
+    rows, channels, least = (1, 8, 16) if n_rows == 1 else (16, 32, 4)
+    if n_rows == 1 and 1 < n_out / 8 / (6 * _SLOTS) < 1.5:
+        channels, least = 4, 32
+    n_programs = max(1, -(-n_out // channels))
+    wanted = round(2 * _SLOTS / n_programs)
+    if n_rows > 1 and wanted > 1:
+        wanted = round(3 * _SLOTS / n_programs)
+    return Cut(rows, max(1, min(wanted, n_tiles // least, _MOST_SPLITS)))
+
+
+def _program(n_rows: int, n_out: int, *, compute: str) -> tuple[int, int, int, bool]:
+    """Rows of x, outputs, warps, and whether the warps share x."""
+    filled = -(-n_out // 16) / _SLOTS
+    if compute == FLOAT:
+        return 8, 16, 4, False
+    if n_rows > 16:
+        return (32 if n_rows <= 32 else 64), 16 * _WARPS, _WARPS, True
+    if n_rows <= 8:
+        return (8, 32, 4, False) if filled > 4 else (8, 16, 8, False)
+    return (16, 32, 4, False) if 4 < filled <= _WARPS else (16, 16 * _WARPS, _WARPS, True)
+
+
+# A linear layer whose products are of fp8 numbers (`lab/levers/precision.py`), in bf16 around them.
+#
+# What it holds in memory is not known: it is written down for time alone.
+
+
+def fp8_forward(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear, Value]:
+    """x (…, n_in) → (…, n_out) in the compute type."""
+    y = tensor(layer.compute, *x.operand.shape[:-1], layer.n_out)
+    saved = fp8_until_saved(on, layer, x)
+    if layer.bias:
+        with on.module(layer.module):
+            on.pointwise("add", Value(y), on.cast(Value(layer.bias_vector), layer.compute))
+    return saved, Value(y)
+
+
+def fp8_until_saved(on: Writer, layer: Linear, x: Value) -> SavedLinear:
+    """As far as torch recomputes it: a function of our own is run whole, its bias is not added."""
+    if on.tape is not None:
+        _fp8_until_saved(on.tape, layer, x.operand)
+    return SavedLinear(layer, x, ())
+
+
+def fp8_backward(on: Writer, saved: SavedLinear, gradient: Value, x_dtype: str) -> Value:
+    """Gradient of y (…, n_out) in the compute type → of x (…, n_in) in `x_dtype`; also of both
+    parameters, in the type that they are kept in."""
+    if on.tape is not None:
+        _fp8_backward(on.tape, saved.layer, gradient.operand, x_dtype)
+    return Value(tensor(x_dtype, *gradient.operand.shape[:-1], saved.layer.n_in))
+
+
+def _fp8_until_saved(tape: Tape, layer: Linear, x: Operand) -> None:
+    with tape.module(layer.module):
+        a = _quantised(tape, rows(Value(tape.cast(x, layer.compute))).operand, E4M3)
+        b = _quantised(tape, layer.weight, E4M3)
+        _product(tape, a, transposed(b), layer.compute)
+
+
+def _fp8_backward(tape: Tape, layer: Linear, gradient: Operand, x_dtype: str) -> None:
+    x = tensor(layer.compute, *gradient.shape[:-1], layer.n_in)
+    with tape.module(layer.module):
+        if layer.bias:
+            ones = (1,) * (len(gradient.shape) - 1)
+            tape.reduced("sum", gradient, *ones, layer.n_out)
+            tape.cast(of_type(layer.bias_vector, layer.compute), layer.stored)
+        g = _quantised(tape, rows(Value(gradient)).operand, E5M2)
+        w = _quantised(tape, layer.weight, E4M3)
+        a = _quantised(tape, rows(Value(x)).operand, E4M3)
+        for each in (w, g, a):  # cuBLAS takes a row-major matrix times a column-major one alone.
+            tape.copied(transposed(each))
+        _product(tape, g, w, layer.compute)
+        tape.cast(_product(tape, transposed(g), a, layer.compute), layer.stored)
+        tape.cast(x, x_dtype)
+
+
+def _quantised(tape: Tape, x: Operand, dtype: str) -> Operand:
+    """x over the largest of its magnitudes, in fp8."""
+    largest = tape.cast(tape.reduced("amax", tape.pointwise("abs", x)), FLOAT)
+    scale = tape.pointwise("div", tape.pointwise("clamp", largest))
+    scaled = tape.pointwise("div", tape.cast(x, FLOAT), scale)
+    return tape.cast(tape.pointwise("clamp", scaled), dtype)
+
+
+def _product(tape: Tape, a: Operand, b: Operand, dtype: str) -> Operand:
+    """a (m, k) times b (k, n), each with its scale → (m, n) in `dtype`."""
+    result = tensor(dtype, a.shape[0], b.shape[1])
+    inputs = (a, b, tensor(FLOAT), tensor(FLOAT))
+    tape.call("_scaled_mm", inputs, (result,), flops=2 * a.shape[0] * a.shape[1] * b.shape[1])
+    return result
+
+
+# How the linear layers of the blocks compute: in the compute type, in fp8, or with quantised weights.
+
+
+class Products(NamedTuple):
+    """The functions of `linear`, or those of another kind of layer."""
+
+    forward: Callable[[Writer, Linear, Value], tuple[SavedLinear, Value]]
+    until_saved: Callable[[Writer, Linear, Value], SavedLinear]
+    """As far as the layer is recomputed where it is the last of its run."""
+    backward: Callable[[Writer, SavedLinear, Value, str], Value]
+
+
+_PLAIN = Products(forward, casts, backward)
+_FP8 = Products(fp8_forward, fp8_until_saved, fp8_backward)
+_QUANTISED = _PLAIN._replace(forward=quantised_forward)
+"""Products of passes without gradients, which have only a forward product."""
+
+
+def products(plan: Plan) -> Products:
+    """The products of the blocks; the output layer's are always plain."""
+    if plan.quantised is not None:
+        return _QUANTISED
+    return _FP8 if plan.precision == "fp8" else _PLAIN
+
+
+# The linear layers of a block with one feed-forward network.
+
+BLOCK = "blocks.*"
+
+
+class Layers(NamedTuple):
+    """`qkv` and `up` each stand for what the decoder packs in them."""
+
+    qkv: Linear
+    out: Linear
+    up: Linear
+    down: Linear
+
+
+def layers(plan: Plan) -> Layers:
+    """In the order in which they run; of several networks `experts.layers` are the last ones."""
+    shape = plan.shape
+    query, heads = shape.n_heads * shape.head_dim, shape.n_heads + 2 * shape.n_kv_heads
+    width = 2 * shape.d_ff if shape.gated else shape.d_ff
+    types = (plan.stored, plan.compute, plan.quantised)
+    return Layers(
+        qkv=Linear(
+            f"{BLOCK}.attention.qkv", shape.d_model, heads * shape.head_dim, shape.qkv_bias, *types
+        ),
+        out=Linear(f"{BLOCK}.attention.out", query, shape.d_model, shape.bias, *types),
+        up=Linear(f"{BLOCK}.ff.up", shape.d_model, width, shape.bias, *types),
+        down=Linear(f"{BLOCK}.ff.down", shape.d_ff, shape.d_model, shape.bias, *types),
+    )

@@ -17,11 +17,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from peakward.hardware.attention_backend import HOPPER, ComputeCapability
-from peakward.prediction.operators import block, positions, readout, recomputation
+from peakward.prediction.operators import block, positions, readout
 from peakward.prediction.operators.block import SavedBlock
 from peakward.prediction.operators.compiled import block as compiled_block
 from peakward.prediction.operators.compiled import readout as compiled_readout
-from peakward.prediction.operators.compiled.coverage import expect_covered
+from peakward.prediction.operators.compiled.block import expect_covered
 from peakward.prediction.operators.compiled.kernels import Kernels
 from peakward.prediction.operators.optimizer import (
     Implementation,
@@ -157,7 +157,7 @@ def _backward(
     if planned.loss_scaled:
         scale_loss(tape)
     parts.readout_backward(tape, planned, of_readout)
-    recomputation.again(tape, planned, checkpointing)
+    block.recomputed(tape, planned, checkpointing)
     with tape.times(planned.shape.n_layers):
         parts.block_backward(tape, planned, of_block)
     positions.backward(tape, planned)

@@ -1,8 +1,11 @@
-"""Token embedding and what tells positions: learned rows, sinusoids, ALiBi's bias, RoPE's angles."""
+"""The ways to tell positions, and the masks that follow from them."""
 
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import FLOAT, INT, Tape, tensor
+from peakward.prediction.operators.tape import BOOL, FLOAT, INT, Tape, tensor
+from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
+
+# Token embedding and what tells positions: learned rows, sinusoids, ALiBi's bias, RoPE's angles.
 
 
 def forward(tape: Tape, plan: Plan) -> None:
@@ -76,3 +79,88 @@ def distances(tape: Tape, seq: int, keys: int) -> Operand:
     read = positions.n_bytes + (rows.n_bytes if seq < keys else 0)  # As wholes, once for both.
     tape.call("sub", (rows, columns), (result,), bytes_read=read)
     return result
+
+
+# RoPE's turn of queries or keys by torch's operators: element i with element i + head_dim/2.
+
+
+def rotation_forward(on: Writer, x: Value, angle_dtype: str) -> Value:
+    """x (batch, heads, seq, head_dim) → the same, turned by angles whose cosines and sines are
+    (seq, head_dim / 2). Nothing of it is kept."""
+    half, angle = x.viewed(_half(x.operand)), Value(_angle(x.operand, angle_dtype))
+    parts = []
+    for combine in ("sub", "add"):
+        first, second = on.pointwise("mul", half, angle), on.pointwise("mul", half, angle)
+        parts.append(on.pointwise(combine, first, second))
+    return on.cast(on.joined(*parts, along=3), x.operand.dtype)
+
+
+def rotation_backward(on: Writer, gradient: Value, angle_dtype: str) -> Value:
+    """Gradient of the turned → of x, both in x's type."""
+    narrow, angle = gradient.operand.dtype, Value(_angle(gradient.operand, angle_dtype))
+    wide = on.cast(gradient, angle_dtype)
+    wide = wide.viewed(_half(wide.operand))
+
+    def product(x: Value) -> Value:
+        return on.cast(on.pointwise("mul", x, angle), narrow)
+
+    low, high = product(wide), product(wide)
+    minus = on.pointwise("neg", wide)  # What was subtracted.
+    for each in (minus, wide):
+        made = product(each)
+        on.timed("add", made, made, output=made.operand)
+    return on.joined(low, high, along=3)
+
+
+def _half(x: Operand) -> Operand:
+    *outer, size = x.shape
+    return tensor(x.dtype, *outer, size // 2)
+
+
+def _angle(x: Operand, dtype: str) -> Operand:
+    return tensor(dtype, x.shape[2], x.shape[3] // 2)
+
+
+# Which keys a query may attend to, made anew in every block.
+
+
+def causal_mask(tape: Tape, seq: int, window: int | None) -> Operand:
+    """(seq, seq) of bool."""
+    distance = distances(tape, seq, seq)
+    mask = tape.pointwise("ge", distance, dtype=BOOL)
+    if window is not None:
+        within = tape.pointwise("lt", distance, dtype=BOOL)
+        mask = tape.pointwise("bitwise_and", mask, within)
+    return mask
+
+
+# The mask that scaled_dot_product_attention adds to the scores: none where it is causal.
+
+
+def additive_mask(plan: Plan) -> Operand | None:
+    """ALiBi's bias, (1, heads, seq, keys), or a window's 0 and minus infinity, (seq, seq)."""
+    if plan.shape.positions == "alibi":
+        return tensor(plan.compute, 1, plan.shape.n_heads, plan.seq, plan.keys)
+    return tensor(plan.compute, plan.seq, plan.seq) if _windowed(plan) else None
+
+
+def make_additive_mask(tape: Tape, plan: Plan) -> None:
+    """The bias with the forbidden keys filled in, or the window's as numbers."""
+    if plan.shape.positions == "alibi":
+        allowed = causal_mask(tape, plan.seq, plan.shape.window) if plan.masked else None
+        bias = tensor(FLOAT, plan.shape.n_heads, plan.seq, plan.keys)
+        bias = tape.cast(bias, plan.compute)
+        if allowed is not None:
+            tape.pointwise("masked_fill", bias, tape.pointwise("bitwise_not", allowed))
+    elif _windowed(plan):
+        as_numbers(tape, causal_mask(tape, plan.seq, plan.shape.window), plan.compute)
+
+
+def as_numbers(tape: Tape, allowed: Operand, dtype: str) -> Operand:
+    """0 where `allowed` (seq, seq) of bool is true, else minus infinity."""
+    zero, infinity = (tape.made("scalar_tensor", dtype) for _ in range(2))
+    return tape.pointwise("where", allowed, zero, infinity)
+
+
+def _windowed(plan: Plan) -> bool:
+    return plan.shape.window is not None and plan.shape.window < plan.seq

@@ -4,8 +4,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from peakward.prediction.operators import experts, readout
-from peakward.prediction.operators.layers import BLOCK, layers
-from peakward.prediction.operators.linear import Linear
+from peakward.prediction.operators.linear import BLOCK, Linear, layers
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import alike, tensor
 from peakward.records.op_graph import Operand

@@ -7,8 +7,8 @@ hold up (36 forward passes and train steps, sizes small to xl, GPT-2, Llama and 
 those half err by more than 8%, for a host's times vary by as much from run to run.
 """
 
+from peakward.prediction.operators.block import n_runs
 from peakward.prediction.operators.plan import plan
-from peakward.prediction.operators.recomputation import n_runs
 from peakward.prediction.operators.weights import weights
 from peakward.prediction.time.own_kernels import OPERATORS
 from peakward.records.case import Checkpointing, ModelCase, Optimizer

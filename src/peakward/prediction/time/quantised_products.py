@@ -12,7 +12,7 @@ foretold, 109 of 128,256 channels for 154. Of steps none was measured, and of fp
 
 from typing import Literal, NamedTuple
 
-from peakward.prediction.operators.quantised_linear import cut
+from peakward.prediction.operators.linear import cut
 from peakward.prediction.operators.tape import FLOAT
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.products import ProductModel

@@ -15,7 +15,7 @@ from peakward.models.presets import model
 from peakward.prediction.memory import attention
 from peakward.prediction.memory.step import timeline
 from peakward.prediction.operators import experts
-from peakward.prediction.operators.quantised_linear import cut
+from peakward.prediction.operators.linear import cut
 from peakward.records.case import Configuration, ModelCase, Workload
 from tiers import in_full
 

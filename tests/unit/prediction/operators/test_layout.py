@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakward.prediction.operators.layout import by_rows, dense, is_view, swapped
+from peakward.prediction.operators.heads import by_rows, dense, is_view, swapped
 
 untimed = settings(max_examples=150, deadline=None)
 sizes = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(tuple)

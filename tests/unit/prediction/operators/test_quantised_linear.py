@@ -7,8 +7,8 @@ import torch
 
 from peakward.lab.levers.capture import capture
 from peakward.models.presets import model
+from peakward.prediction.operators.linear import Cut, cut
 from peakward.prediction.operators.op_graph import op_graph
-from peakward.prediction.operators.quantised_linear import Cut, cut
 from peakward.prediction.operators.tape import tensor
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError

@@ -6,7 +6,7 @@ import pytest
 from peakward.models.presets import model
 from peakward.prediction.memory.timeline import Timeline
 from peakward.prediction.operators import block, linear
-from peakward.prediction.operators.layers import layers
+from peakward.prediction.operators.linear import layers
 from peakward.prediction.operators.plan import plan
 from peakward.prediction.operators.tape import Tape
 from peakward.prediction.operators.writer import Value, Writer

@@ -4,28 +4,36 @@ do all that lies between two products; and the kernels that turn queries and key
 from typing import NamedTuple
 
 from peakward.prediction.memory.attention import fused_scratch
-from peakward.prediction.operators import cuda_attention, own_attention
+from peakward.prediction.operators import attention_kernels
 from peakward.prediction.operators.compiled.kernels import Kernels
-from peakward.prediction.operators.heads import keys, matrices, projected, queries
-from peakward.prediction.operators.layout import Strides, dense, is_view, swapped
+from peakward.prediction.operators.heads import (
+    Strides,
+    dense,
+    is_view,
+    keys,
+    matrices,
+    projected,
+    queries,
+    swapped,
+)
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import BOOL, FLOAT, Tape, tensor, transposed
 from peakward.prediction.operators.writer import Value
 from peakward.records.op_graph import Operand
 
 _FORWARD = {
-    "cudnn": cuda_attention.cudnn_forward,
-    "flash": cuda_attention.flash_forward,
-    "efficient": cuda_attention.efficient_forward,
-    "own-triton": own_attention.forward,
-    "own-hopper": own_attention.forward,
+    "cudnn": attention_kernels.cudnn_forward,
+    "flash": attention_kernels.flash_forward,
+    "efficient": attention_kernels.efficient_forward,
+    "own-triton": attention_kernels.own_forward,
+    "own-hopper": attention_kernels.own_forward,
 }
 _BACKWARD = {
-    "cudnn": cuda_attention.cudnn_backward,
-    "flash": cuda_attention.flash_backward,
-    "efficient": cuda_attention.efficient_backward,
-    "own-triton": own_attention.backward,
-    "own-hopper": own_attention.backward,
+    "cudnn": attention_kernels.cudnn_backward,
+    "flash": attention_kernels.flash_backward,
+    "efficient": attention_kernels.efficient_backward,
+    "own-triton": attention_kernels.own_backward,
+    "own-hopper": attention_kernels.own_backward,
 }
 KERNELS = ("naive", *_FORWARD)
 _MASK = ("arange", "bitwise_not", "ge", "sub")

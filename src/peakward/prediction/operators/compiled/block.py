@@ -5,18 +5,19 @@ A block is one graph forward and one backward. The gradients of its weights are 
 the weights at the very end, so that until then those of all four lie there in the compute type.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
-from peakward.prediction.operators.compiled import attention, linear
-from peakward.prediction.operators.compiled.attention import SavedAttention
-from peakward.prediction.operators.compiled.kernels import Kernels
-from peakward.prediction.operators.compiled.linear import SavedLinear
-from peakward.prediction.operators.compiled.norms import SavedNorm
-from peakward.prediction.operators.compiled.stream import stream
-from peakward.prediction.operators.layers import BLOCK, layers
+from peakward.levers.registry import at_work
+from peakward.prediction.operators.compiled import attention, kernels
+from peakward.prediction.operators.compiled.attention import KERNELS, SavedAttention
+from peakward.prediction.operators.compiled.kernels import Kernels, SavedLinear
+from peakward.prediction.operators.compiled.norms import SavedNorm, stream
+from peakward.prediction.operators.linear import BLOCK, layers
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import tensor
 from peakward.prediction.operators.writer import Value
+from peakward.records.case import ModelCase, ModulePass, Precision
+from peakward.records.errors import PeakwardError
 from peakward.records.op_graph import Operand
 
 
@@ -50,16 +51,16 @@ def forward(on: Kernels, plan: Plan, x: Value) -> tuple[SavedBlock, Value]:
     layer, norms = layers(plan), stream(plan)
     with on.module(f"{BLOCK}.attention_norm"):
         first, y = norms.forward(on, plan, x)
-    qkv, packed = linear.forward(on, layer.qkv, y)
+    qkv, packed = kernels.linear_forward(on, layer.qkv, y)
     with on.module(f"{BLOCK}.attention"):
         attended, mixed = attention.forward(on, plan, packed)
-    out, beside = linear.forward(on, layer.out, mixed)
+    out, beside = kernels.linear_forward(on, layer.out, mixed)
     with on.module(BLOCK):
         second, y = norms.forward(on, plan, x, beside)
-    up, both = linear.forward(on, layer.up, y)
+    up, both = kernels.linear_forward(on, layer.up, y)
     with on.module(f"{BLOCK}.ff"):
         gated = _activated(on, plan, both)
-    down, added = linear.forward(on, layer.down, gated)
+    down, added = kernels.linear_forward(on, layer.down, gated)
     with on.module(BLOCK):
         behind = norms.behind(on, plan, x, second, added)
     return SavedBlock(first, qkv, attended, out, second, up, both, down), behind
@@ -72,26 +73,26 @@ def backward(
     norms = stream(plan)
     with on.module(BLOCK):
         narrow = on.narrowed(gradient, plan.compute)
-    gated = linear.of_input(on, saved.down, narrow)
-    down = linear.of_weight(on, saved.down, narrow)
+    gated = kernels.linear_of_input(on, saved.down, narrow)
+    down = kernels.linear_of_weight(on, saved.down, narrow)
     with on.module(f"{BLOCK}.ff"):
         both = _activated_backward(on, plan, gated, saved.both)
-    normed = linear.of_input(on, saved.up, both)
-    up = linear.of_weight(on, saved.up, both)
+    normed = kernels.linear_of_input(on, saved.up, both)
+    up = kernels.linear_of_weight(on, saved.up, both)
     with on.module(BLOCK):
         between = norms.between(on, plan, saved.ff_norm, normed, gradient)
-    mixed = linear.of_input(on, saved.out, between.narrow)
+    mixed = kernels.linear_of_input(on, saved.out, between.narrow)
     with on.module(f"{BLOCK}.attention"):
         attended = attention.backward(on, plan, saved.attention, mixed)
-    out = linear.of_weight(on, saved.out, between.narrow)
+    out = kernels.linear_of_weight(on, saved.out, between.narrow)
     with on.module(f"{BLOCK}.attention"):
         packed = attention.joined(on, plan, attended)
-    normed = linear.of_input(on, saved.qkv, packed)
+    normed = kernels.linear_of_input(on, saved.qkv, packed)
     with on.module(BLOCK):
         before, weights = norms.before(on, plan, saved.attention_norm, normed, between)
-    qkv = linear.of_weight(on, saved.qkv, packed)
+    qkv = kernels.linear_of_weight(on, saved.qkv, packed)
     pairs = ((saved.out, out), (saved.qkv, qkv), (saved.down, down), (saved.up, up))
-    return before, weights + [linear.widened(on, layer, each) for layer, each in pairs]
+    return before, weights + [kernels.widened(on, layer, each) for layer, each in pairs]
 
 
 def _activated(on: Kernels, plan: Plan, both: Value) -> Value:
@@ -113,3 +114,51 @@ def _activated_backward(on: Kernels, plan: Plan, gradient: Value, both: Value) -
 
 def _gated(plan: Plan) -> Operand:
     return tensor(plan.compute, plan.batch, plan.seq, plan.shape.d_ff)
+
+
+# Which compiled cases the closed form covers, beyond what it covers of eager ones.
+#
+# Evidence of what Inductor fuses is of blocks with RMSNorm, RoPE and SwiGLU without biases.
+
+_WIDEST = 8192
+"""d_model, above which 132 multiprocessors have enough to do with one row of sums each, so that
+Inductor does not take a norm weight's gradient in parts."""
+
+
+def expect_covered(case: ModelCase, plan: Plan) -> None:
+    """Nothing where the closed form gives the compiled case's operators.
+
+    Raises:
+        PeakwardError: where it does not.
+    """
+    shape, configuration = case.model, case.configuration
+    precisions = (each for each in get_args(Precision) if each != "fp8")
+    _expect("pass of compiled blocks", case.workload.pass_, *get_args(ModulePass))
+    _expect("compile_scope", configuration.compile_scope, "block")
+    _expect("checkpointing of compiled blocks", configuration.checkpointing, "none")
+    # Peakward's other loss writes over its logits, of which a compiler may make a copy first.
+    _expect("loss of compiled blocks", configuration.loss, "torch", "chunked", "recomputed")
+    _expect("weights of compiled blocks", configuration.weights, "dense")
+    for axis, value in at_work(configuration):
+        if value in axis.work and value not in axis.own_kernels:  # Inductor would fuse it.
+            _expect(f"{axis.name} of compiled blocks", value, axis.default, *axis.own_kernels)
+    _expect("precision of compiled blocks", configuration.precision, *precisions)
+    _expect("kind of norm of compiled blocks", shape.norm, "rmsnorm")
+    _expect("positions of compiled blocks", shape.positions, "rope")
+    windowed = shape.window is not None and shape.window < plan.seq
+    _expect("window of compiled blocks", shape.window if windowed else None, None)
+    _expect("activation of compiled blocks", shape.activation, "silu")
+    _expect("gated feed-forward of compiled blocks", shape.gated, True)
+    _expect("biases of compiled blocks", shape.bias or shape.qkv_bias, False)
+    _expect("kernel of compiled attention", plan.attention, *KERNELS)
+    if plan.attention == "naive":
+        _expect("n_kv_heads of compiled naive attention", shape.n_kv_heads, shape.n_heads)
+    _expect("excess of d_model over 8192", max(0, shape.d_model - _WIDEST), 0)
+
+
+def _expect(setting: str, got: object, *covered: object) -> None:
+    if got not in covered:
+        raise PeakwardError(
+            f"expected {setting} {' or '.join(map(str, covered))} for kernels in closed form, "
+            f"got {got}: measure the case instead, or change it"
+        )

@@ -1,16 +1,19 @@
-"""torch's RMSNorm in compiled code, with what Inductor fuses to it: a sum before it, a cast behind it, and
-in the backward pass the gradient that went past.
+"""Norms of compiled code, with what Inductor fuses to them."""
 
-The residual stream is written once a block: what attention adds to it stays a sum of two tensors.
-"""
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from typing import NamedTuple
-
+from peakward.prediction.operators import norms
 from peakward.prediction.operators.compiled.kernels import Kernels
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import FLOAT, of_type, tensor
 from peakward.prediction.operators.writer import Value
 from peakward.records.op_graph import Operand
+
+# torch's RMSNorm in compiled code, with what Inductor fuses to it: a sum before it, a cast behind it, and
+# in the backward pass the gradient that went past.
+#
+# The residual stream is written once a block: what attention adds to it stays a sum of two tensors.
 
 PART_ROWS = 128
 """Rows that Inductor sums at once for a weight's gradient, where it sums in two steps."""
@@ -182,3 +185,99 @@ def _names(name: str, plan: Plan, *, added: bool) -> tuple[str, ...]:
     """With the sum before it, and the cast around it."""
     mixed = plan.stored != plan.compute
     return (name, *(("add",) if added else ()), *(("_to_copy",) if mixed else ()))
+
+
+# A lever's norm in compiled code: one operator each way, and beside it the casts and sums that Inductor
+# fuses to torch's. With it the residual stream is written twice a block.
+
+
+class OwnBetween(NamedTuple):
+    """The gradient of the stream between the halves of a block."""
+
+    narrow: Value
+    """In the compute type."""
+    parts: tuple[Value, ...]
+    """The terms of the sum: one where the norm's kernel made the sum."""
+    weight: Value
+    """The second norm's weight's gradient."""
+
+
+def own_forward(on: Kernels, plan: Plan, *stream: Value) -> tuple[SavedNorm, Value]:
+    """The residual stream → normalised, in the compute type. What is added to it is summed first, by the
+    norm's own kernel where both are of one type."""
+    given = stream
+    if len(stream) > 1 and not plan.sums_in_norm:
+        given = on.fused("pointwise", ("add",), stream, (plan.hidden,))
+    saved, y, _ = norms.forward(on, plan, *given)
+    made = (saved.x,) if len(stream) > 1 else ()
+    (statistics,) = saved.statistics
+    return SavedNorm(saved.x, (), statistics, made), on.narrowed(y, plan.compute)
+
+
+def own_behind(on: Kernels, plan: Plan, x: Value, second: SavedNorm, added: Value) -> Value:
+    """The stream, `x` and attention's result in it already, with what is added to it last."""
+    del x
+    alike = added if plan.sums_in_norm else None
+    # The sum is kept for a backward pass.
+    over = alike if plan.differentiated else alike or second.x
+    return on.fused("pointwise", ("add",), (second.x, added), (plan.hidden,), over=over)[0]
+
+
+def own_between(
+    on: Kernels, plan: Plan, saved: SavedNorm, gradient: Value, past: Value
+) -> OwnBetween:
+    """Gradient of what a block's second norm gave, and the one that went past it → of the stream before it,
+    in the compute type; also of the weight."""
+    beside = (past,) if plan.sums_in_norm else ()
+    x, weight = _own_backward(on, plan, saved, gradient, *beside)
+    if plan.sums_in_norm:
+        return OwnBetween(x, (x,), weight)
+    narrow = of_type(plan.hidden, plan.compute)
+    (made,) = on.fused("pointwise", ("add", "_to_copy"), (past, x), (narrow,))
+    return OwnBetween(made, (x, past), weight)
+
+
+def own_before(
+    on: Kernels, plan: Plan, saved: SavedNorm, gradient: Value, past: OwnBetween
+) -> tuple[Value, list[Value]]:
+    """Gradient of what a block's first norm gave → of the block's input, and of both norms' weights."""
+    x, weight = _own_backward(on, plan, saved, gradient)
+    terms = (*past.parts, x)
+    (total,) = on.fused("pointwise", ("add",), terms, (plan.hidden,), over=past.parts[0])
+    return total, [weight, past.weight]
+
+
+def own_last(on: Kernels, plan: Plan, saved: SavedNorm, gradient: Value) -> tuple[Value, Value]:
+    """Gradient of what the final norm gave → of the stream before it, and of the weight."""
+    return _own_backward(on, plan, saved, gradient)
+
+
+def _own_backward(
+    on: Kernels, plan: Plan, saved: SavedNorm, gradient: Value, *past: Value
+) -> tuple[Value, Value]:
+    wide = on.narrowed(gradient, plan.stored)
+    kept = norms.SavedNorm(saved.x, (saved.statistics,))
+    x = norms.backward(on, plan, kept, wide, *past)
+    return x, on.gradients.pop()
+
+
+# Whose norm stands between the residual stream and the products of compiled code.
+
+
+class Stream(NamedTuple):
+    """The functions of `norms`, or those of `own_norms`; what `between` gives is for `before` to read."""
+
+    forward: Callable[..., tuple[SavedNorm, Value]]
+    behind: Callable[[Kernels, Plan, Value, SavedNorm, Value], Value]
+    between: Callable[[Kernels, Plan, SavedNorm, Value, Value], Any]
+    before: Callable[[Kernels, Plan, SavedNorm, Value, Any], tuple[Value, list[Value]]]
+    last: Callable[[Kernels, Plan, SavedNorm, Value], tuple[Value, Value]]
+
+
+_TORCH = Stream(forward, behind, between, before, last)
+_OWN = Stream(own_forward, own_behind, own_between, own_before, own_last)
+
+
+def stream(plan: Plan) -> Stream:
+    """The case's."""
+    return _TORCH if plan.norm is None else _OWN

@@ -3,11 +3,9 @@
 from typing import NamedTuple
 
 from peakward.prediction.operators import linear_loss
-from peakward.prediction.operators.compiled import linear
-from peakward.prediction.operators.compiled.kernels import Kernels
-from peakward.prediction.operators.compiled.linear import SavedLinear
-from peakward.prediction.operators.compiled.norms import SavedNorm
-from peakward.prediction.operators.compiled.stream import stream
+from peakward.prediction.operators.compiled import kernels
+from peakward.prediction.operators.compiled.kernels import Kernels, SavedLinear
+from peakward.prediction.operators.compiled.norms import SavedNorm, stream
 from peakward.prediction.operators.linear_loss import saved_operands, scratch, scratch_backward
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.readout import head
@@ -38,7 +36,7 @@ def logits(on: Kernels, plan: Plan, x: Value) -> Value:
     """The residual stream → logits in the compute type."""
     with on.module("readout.norm"):
         _, normed = stream(plan).forward(on, plan, x)
-    return linear.forward(on, head(plan), normed, category="logits")[1]
+    return kernels.linear_forward(on, head(plan), normed, category="logits")[1]
 
 
 def loss(on: Kernels, plan: Plan, x: Value) -> SavedReadout:
@@ -49,7 +47,7 @@ def loss(on: Kernels, plan: Plan, x: Value) -> SavedReadout:
     if plan.loss_has_head:
         saved = SavedReadout(norm, None, _with_head(on, plan, normed))
     else:
-        head_, made = linear.forward(on, head(plan), normed, category="logits")
+        head_, made = kernels.linear_forward(on, head(plan), normed, category="logits")
         saved = SavedReadout(norm, head_, (made, *_over_logits(on, plan, made)))
     if on.tape is not None:
         on.tape.pointwise("div", _SCALAR)
@@ -65,9 +63,9 @@ def backward(on: Kernels, plan: Plan, saved: SavedReadout) -> tuple[Value, tuple
         gradient, of_head = _with_head_backward(on, plan, saved.rows)
     else:
         of_logits = _into_logits(on, plan, saved.rows)
-        narrow = linear.of_weight(on, saved.head, of_logits)
-        gradient = linear.of_input(on, saved.head, of_logits)
-        of_head = linear.widened(on, saved.head, narrow)
+        narrow = kernels.linear_of_weight(on, saved.head, of_logits)
+        gradient = kernels.linear_of_input(on, saved.head, of_logits)
+        of_head = kernels.widened(on, saved.head, narrow)
     with on.module("readout.norm"):
         x, weight = stream(plan).last(on, plan, saved.norm, gradient)
     return x, (of_head, weight)
