@@ -17,9 +17,20 @@ Conventions, which every figure derived from these inherits:
   times forward. Recomputation (by checkpointing, or inside flash attention) is never counted.
 """
 
+from collections.abc import Callable
+
 from peakward.prediction.parameters import active_block_matmul_parameters
-from peakward.prediction.phases import OPERATOR_PHASES, PHASES, mean_over_lengths
-from peakward.records.case import Case, MicroCase, ModelCase, ModuleCase, OperatorCase, StepCase
+from peakward.records.case import (
+    Case,
+    MicroCase,
+    ModelCase,
+    ModuleCase,
+    OperatorCase,
+    OperatorPass,
+    Pass,
+    StepCase,
+    Workload,
+)
 from peakward.records.measurement import Phase
 from peakward.records.model_shape import ModelShape
 
@@ -112,3 +123,29 @@ def head_flops(shape: ModelShape, *, n_tokens: int) -> float:
 def _blocks(shape: ModelShape, batch_size: int, seq_len: int) -> float:
     pairs = batch_size * attended_pairs(seq_len, window=shape.window)
     return blocks_flops(shape, n_tokens=batch_size * seq_len, n_pairs=pairs)
+
+
+# The parts of a step: the phases of each pass, and the lengths that its steps cycle through.
+
+PHASES: dict[Pass, tuple[Phase, ...]] = {
+    "forward": ("forward",),
+    "forward_backward": ("forward", "backward"),
+    "train_step": ("forward", "backward", "optimizer"),
+    "prefill": ("forward",),
+    "decode": ("forward",),
+}
+"""In the order in which they run."""
+OPERATOR_PHASES: dict[OperatorPass, tuple[Phase, ...]] = {
+    "forward": ("forward",),
+    "backward": ("backward",),
+    "forward_backward": ("forward", "backward"),
+}
+
+
+def mean_over_lengths(workload: Workload, cost: Callable[[int], float]) -> float:
+    """`cost(seq_len)` averaged over a cycle of the workload's lengths.
+
+    Padding is not what the maths needs, so a batch costs what its own length does, padded or not.
+    """
+    lengths = workload.varying_seq_lens or (workload.seq_len,)
+    return sum(cost(length) for length in lengths) / len(lengths)

@@ -24,21 +24,10 @@ gradients and moments that fit in the last cache; a model as small as that can b
 """
 
 from peakward.levers.weights import QUANTISED
-from peakward.prediction.inference.cache import cache_bytes_per_token, held_positions
-from peakward.prediction.matrices import (
-    block_elements,
-    expert_matrices,
-    shared_matrices,
-    sum_bytes,
-)
-from peakward.prediction.parameters import (
-    embedding_parameters,
-    n_parameters,
-    n_position_rows,
-)
-from peakward.prediction.phases import PHASES, mean_over_lengths
+from peakward.prediction.flops import PHASES, mean_over_lengths
+from peakward.prediction.parameters import embedding_parameters, n_parameters, n_position_rows
 from peakward.records.case import ModelCase, Precision
-from peakward.records.inference import CacheType
+from peakward.records.inference import CacheType, WeightFormat, WeightType
 from peakward.records.measurement import Phase
 from peakward.records.model_shape import ModelShape
 
@@ -150,3 +139,86 @@ def looked_up(shape: ModelShape, n_tokens: int, n_positions: int) -> float:
     token_rows = 0.0 if shape.tied_head else distinct
     position_rows = min(n_positions, n_position_rows(shape))
     return (token_rows + position_rows) * shape.d_model
+
+
+# A block's matrices, and their bytes as they are stored, quantised or not.
+#
+# A quantised matrix holds its elements in 8 or 4 bits and, for every output and every group of inputs, a
+# 16-bit scale and, where asked for, a zero point of as many bits as an element (packed, as AWQ and GPTQ
+# store it: int4 in groups of 128 takes 4.15625 bits a weight). The last group of a row may be short.
+
+BITS: dict[WeightType, int] = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "int4": 4}
+QUANTISED_TYPES: tuple[WeightType, ...] = ("fp8", "int8", "int4")
+SCALE_BITS = 16
+
+Matrix = tuple[int, int]
+"""Inputs and outputs."""
+
+
+def matrix_bytes(matrix: Matrix, stored: WeightFormat) -> int:
+    """One matrix of a block with its scales and zero points, in whole bytes."""
+    inputs, outputs = matrix
+    bits = BITS[stored.type]
+    row = inputs * bits
+    if stored.type in QUANTISED_TYPES:
+        n_groups = -(-inputs // (stored.group_size or inputs))
+        row += n_groups * (SCALE_BITS + (bits if stored.zero_points else 0))
+    return -(-outputs * row // 8)
+
+
+def sum_bytes(matrices: tuple[Matrix, ...], stored: WeightFormat) -> int:
+    """Bytes of all the matrices."""
+    return sum(matrix_bytes(each, stored) for each in matrices)
+
+
+def shared_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
+    """One block's query, key, value and output projections."""
+    query, key = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
+    return ((shape.d_model, query), *[(shape.d_model, key)] * 2, (query, shape.d_model))
+
+
+def expert_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
+    """One feed-forward network's."""
+    up = (shape.d_model, shape.d_ff)
+    return (*[up] * (2 if shape.gated else 1), (shape.d_ff, shape.d_model))
+
+
+def block_elements(shape: ModelShape) -> int:
+    """Elements of all blocks' matrices that a format may quantise."""
+    shared = sum(inputs * outputs for inputs, outputs in shared_matrices(shape))
+    return shape.n_layers * (shared + shape.n_experts * shape.expert_parameters)
+
+
+# The key-value cache: how much a position takes, and how many positions a token reaches.
+#
+# A position holds, for every layer and key-value head, a key and a value of head_dim elements: for
+# Llama-2-7B in bf16, 2 · 32 · 32 · 128 · 2 = 524,288 bytes. In a sliding window no more than `window`
+# positions are held.
+
+ELEMENT_BYTES: dict[CacheType, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+SCALE_BYTES: dict[CacheType, int] = {"fp32": 0, "bf16": 0, "fp16": 0, "fp8": 0, "int8": 2}
+"""Beside each key and each value vector of a head."""
+
+
+def cache_bytes_per_token(shape: ModelShape, cache_type: CacheType) -> int:
+    """Bytes of one position of one sequence, over all layers, scales included."""
+    vector = shape.head_dim * ELEMENT_BYTES[cache_type] + SCALE_BYTES[cache_type]
+    return 2 * shape.n_layers * shape.n_kv_heads * vector
+
+
+def held_positions(shape: ModelShape, seq_len: int) -> int:
+    """How many positions the cache keeps of a sequence of that length."""
+    return min(seq_len, shape.window or seq_len)
+
+
+def mean_reach(contexts: range, window: int | None) -> float:
+    """Positions that a token attends to, itself included: the mean over contiguous contexts.
+
+    Args:
+        contexts: of each token, the positions up to itself: at least 1, in steps of 1.
+        window: the most that a token attends to; None: all.
+    """
+    within = contexts if window is None else range(contexts.start, min(contexts.stop, window + 1))
+    n_within = len(within)
+    reached = n_within * (within[0] + within[-1]) / 2 if n_within else 0.0
+    return (reached + (len(contexts) - n_within) * (window or 0)) / len(contexts)

@@ -1,14 +1,17 @@
 """Model FLOPs against a list of matrix products, and against figures measured elsewhere."""
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
 from peakward.models.presets import model
 from peakward.prediction.flops import (
+    OPERATOR_PHASES,
+    PHASES,
     attended_pairs,
     forward_flops,
+    mean_over_lengths,
     phase_flops,
     recomputed_flops,
     step_flops,
@@ -18,6 +21,8 @@ from peakward.records.case import (
     MicroCase,
     ModelCase,
     OperatorCase,
+    OperatorPass,
+    Pass,
     StepCase,
     Workload,
 )
@@ -174,3 +179,23 @@ def test_recomputation_is_not_in_the_model_flops() -> None:
 
 def test_of_a_piece_of_code_the_measurement_tells():
     assert step_flops(MicroCase(subject="matmul", piece="torch", sizes=(8,), device="cpu")) is None
+
+
+# The phases of each pass, and costs averaged over lengths.
+
+
+def test_every_pass_has_phases_and_begins_with_forward() -> None:
+    assert set(PHASES) == set(get_args(Pass))
+    assert all(phases[0] == "forward" for phases in PHASES.values())
+
+
+def test_every_pass_of_an_operator_has_phases() -> None:
+    assert set(OPERATOR_PHASES) == set(get_args(OperatorPass))
+
+
+def test_a_cost_is_averaged_over_a_cycle() -> None:
+    fixed = Workload(batch_size=1, seq_len=8)
+    varying = Workload(batch_size=1, seq_len=8, varying_seq_lens=(2, 4, 6))
+    assert mean_over_lengths(fixed, float) == 8
+    assert mean_over_lengths(varying, float) == 4
+    assert mean_over_lengths(varying, lambda length: length**2) == (4 + 16 + 36) / 3

@@ -19,8 +19,8 @@ from peakward.levers.axis import Work
 from peakward.levers.catalogue import setting_obstacle, together_obstacle, work
 from peakward.levers.registry import at_work, axes_of
 from peakward.levers.weights import QUANTISED, Quantised
-from peakward.prediction.inference.cache import held_positions
 from peakward.prediction.operators.tape import BFLOAT, FLOAT, HALF, tensor
+from peakward.prediction.traffic import held_positions
 from peakward.records.case import (
     Attention,
     DeviceType,

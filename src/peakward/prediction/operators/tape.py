@@ -1,7 +1,7 @@
 """How the functions of this room write operators down: as the tensors go through them.
 
 An operand here has a shape and a type and is taken to be dense; where a layout decides whether
-torch copies, `layout` says so.
+torch copies, `heads` says so.
 """
 
 import math

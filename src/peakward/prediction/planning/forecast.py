@@ -2,9 +2,8 @@
 
 from typing import NamedTuple
 
-from peakward.prediction.ceilings import peak_flops_per_s
 from peakward.prediction.communication import communication, update_saved_s
-from peakward.prediction.floor import compute_type, floor
+from peakward.prediction.floor import compute_type, floor, peak_flops_per_s
 from peakward.prediction.flops import step_flops
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.planning.attempt import Attempts

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from peakward.prediction.ceilings import Ceilings, roof
+from peakward.prediction.floor import Ceilings, roof
 from peakward.prediction.operators.category import category
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.operator_time import cost

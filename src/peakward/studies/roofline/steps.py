@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from peakward.hardware import devices
-from peakward.prediction.ceilings import Ceilings, ceilings
-from peakward.prediction.floor import compute_type
+from peakward.prediction.floor import Ceilings, ceilings, compute_type
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.planning.site import site
 from peakward.records.case import Attention, Compile, ModelCase, Precision

@@ -17,14 +17,18 @@ from peakward.models.scaling_fits import (
     SCALING_FITS,
     scaling_fit,
 )
-from peakward.prediction.scaling_laws.lifetime import SERVING_FLOPS, lifetime_optimal
-from peakward.prediction.scaling_laws.money import bill, lifetime_bill, relative_price
-from peakward.prediction.scaling_laws.overtraining import (
+from peakward.prediction.scaling_laws import (
+    SERVING_FLOPS,
+    bill,
     break_even_tokens,
+    compute_optimal,
     least_parameters,
+    lifetime_bill,
+    lifetime_optimal,
+    relative_price,
     trained_to,
+    twenty_tokens_a_parameter,
 )
-from peakward.prediction.scaling_laws.training import compute_optimal, twenty_tokens_a_parameter
 from peakward.records.device import Device
 from peakward.records.plan import LifetimePlan, ScalingFit, Tariff, TrainingPlan
 from peakward.records.study import Conclusion

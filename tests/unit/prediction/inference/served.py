@@ -4,13 +4,13 @@ from typing import Any
 
 import msgspec
 
-from peakward.prediction.ceilings import Ceilings
+from peakward.prediction.floor import Ceilings
 from peakward.records.inference import ServingWorkload, WeightFormat
 from peakward.records.model_shape import ModelShape
 
 replace: Any = msgspec.structs.replace
 
-H100 = Ceilings("H100", 989e12, 3350e9, "datasheet")
+CEILINGS = Ceilings("H100", 989e12, 3350e9, "datasheet")
 BF16 = WeightFormat(type="bf16")
 INT8 = WeightFormat(type="int8")
 INT4 = WeightFormat(type="int4", group_size=128)

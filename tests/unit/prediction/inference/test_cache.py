@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peakward.models.presets import model
-from peakward.prediction.inference.cache import cache_bytes_per_token, held_positions, mean_reach
+from peakward.prediction.traffic import cache_bytes_per_token, held_positions, mean_reach
 from peakward.records.inference import CacheType
 from peakward.records.model_shape import ModelShape
 

@@ -1,22 +1,36 @@
 """FLOPs and traffic of prefill and decode: by hand, by counting every product, and in general."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peakward.models.presets import model
 from peakward.prediction.flops import forward_flops, head_flops, phase_flops
-from peakward.prediction.inference.cache import cache_bytes_per_token
-from peakward.prediction.inference.cost import decode_step, prefill, serving_cost
-from peakward.prediction.inference.weights import read_bytes
-from peakward.prediction.parameters import n_active_parameters
-from peakward.prediction.traffic import compulsory_bytes
+from peakward.prediction.inference.cost import (
+    decode_step,
+    largest_batch_size,
+    prefill,
+    read_bytes,
+    serving_cost,
+    serving_memory,
+    validate,
+    weight_bytes,
+)
+from peakward.prediction.parameters import n_active_parameters, n_parameters
+from peakward.prediction.traffic import (
+    TOKEN_ID_BYTES,
+    cache_bytes_per_token,
+    compulsory_bytes,
+    matrix_bytes,
+)
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
-from peakward.records.inference import ServingWorkload, WeightFormat
+from peakward.records.inference import ServingWorkload, Speculation, WeightFormat
 from peakward.records.model_shape import ModelShape
 
-from .drawn import services
+from .drawn import formats, services, shapes
 from .served import BF16, INT4, INT8, SMALL, SMALL_BLOCK, replace, workload
 
 POSITION = 2 * 3 * 2 * 6 * 2
@@ -168,3 +182,204 @@ def test_stored_types_change_bytes_alone(service: tuple[ModelShape, ServingWorkl
     assert len({cost.decode.flops for cost in costs}) == 1
     wider = serving_cost(wide, replace(load, weights=WeightFormat(type="fp32")))
     assert wider.decode.bytes > traffic[2]
+
+
+# Stored bytes of weights: by hand, against published sizes, and against the traffic of a pass.
+
+KEPT = 2 * 50 * 8 + (2 * 3 + 1) * 8
+"""Embedding, head and norms of the small shape."""
+
+
+def test_a_small_model_by_hand() -> None:
+    assert weight_bytes(SMALL, BF16) == 2 * (KEPT + 3 * SMALL_BLOCK)
+    n_rows = 24 + 12 + 12 + 8 + 20 + 20 + 8
+    assert weight_bytes(SMALL, INT8) == 2 * KEPT + 3 * (SMALL_BLOCK + 2 * n_rows)
+    assert weight_bytes(SMALL, INT4) == 2 * KEPT + 3 * (SMALL_BLOCK / 2 + 2 * n_rows)
+
+
+def test_biases_and_routers_stay_in_16_bits() -> None:
+    biased = replace(SMALL, bias=True, qkv_bias=True)
+    experts = replace(SMALL, n_experts=5, n_active_experts=2)
+    more = n_parameters(biased) - n_parameters(SMALL)
+    assert weight_bytes(biased, INT4) - weight_bytes(SMALL, INT4) == 2 * more
+    # Per block four further networks and a router of 8 · 5.
+    matrices = 2 * matrix_bytes((8, 20), INT4) + matrix_bytes((20, 8), INT4)
+    assert weight_bytes(experts, INT4) - weight_bytes(SMALL, INT4) == 3 * (4 * matrices + 2 * 40)
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "mixtral-8x7b", "gpt2", "qwen2.5-0.5b"])
+def test_16_bits_are_two_bytes_a_parameter(name: str) -> None:
+    assert weight_bytes(model(name), BF16) == 2 * n_parameters(model(name))
+
+
+def test_one_token_of_mixtral_reads_its_active_parameters() -> None:
+    mixtral = model("mixtral-8x7b")
+    assert n_active_parameters(mixtral) == pytest.approx(12.88e9, rel=1e-3)
+    table = mixtral.vocab_size * mixtral.d_model
+    read = read_bytes(mixtral, BF16, n_tokens=1, n_positions=1)
+    # All that it goes through, of the table one row.
+    expected = 2 * (n_active_parameters(mixtral) - table + mixtral.d_model)
+    assert read == pytest.approx(expected, rel=1e-12)
+    assert read_bytes(mixtral, BF16, n_tokens=10**6, n_positions=1) == pytest.approx(
+        2 * n_parameters(mixtral), rel=1e-12
+    )
+
+
+@settings(max_examples=60)
+@given(shapes(), st.integers(1, 32), st.integers(1, 512), st.sampled_from(("fp32", "bf16")))
+def test_unquantised_weights_are_read_as_a_forward_pass_reads_them(
+    shape: ModelShape, batch_size: int, seq_len: int, kind: str
+) -> None:
+    case = ModelCase(
+        model=shape,
+        workload=Workload(batch_size=batch_size, seq_len=seq_len, pass_="forward"),
+        configuration=Configuration(precision=kind),
+        device="cpu",
+    )
+    n_tokens = batch_size * seq_len
+    read = read_bytes(shape, WeightFormat(type=kind), n_tokens=n_tokens, n_positions=seq_len)
+    moved = compulsory_bytes(case)["forward"] - TOKEN_ID_BYTES * n_tokens
+    assert read == pytest.approx(moved, rel=1e-9)
+
+
+@settings(max_examples=60)
+@given(shapes(), formats(), st.integers(1, 512))
+def test_no_step_reads_more_than_there_is(
+    shape: ModelShape, stored: WeightFormat, n_tokens: int
+) -> None:
+    read = read_bytes(shape, stored, n_tokens=n_tokens, n_positions=512)
+    assert 0 < read <= weight_bytes(shape, stored) * (1 + 1e-12)
+
+
+@settings(max_examples=60)
+@given(shapes())
+def test_fewer_bits_take_fewer_bytes_where_rows_are_long(shape: ModelShape) -> None:
+    long = replace(shape, d_model=shape.d_model + 64, d_ff=shape.d_ff + 64, head_dim=64)
+    sizes = [weight_bytes(long, stored) for stored in (INT4, INT8, BF16)]
+    assert sizes[0] < sizes[1] < sizes[2]
+
+
+@settings(max_examples=60)
+@given(shapes(), st.integers(1, 256), st.booleans())
+def test_smaller_groups_never_take_less(
+    shape: ModelShape, group_size: int, zero_points: bool
+) -> None:
+    stored = WeightFormat(type="int4", group_size=group_size, zero_points=zero_points)
+    whole = replace(stored, group_size=None)
+    halved = replace(stored, group_size=max(1, group_size // 2))
+    sizes = [weight_bytes(shape, each) for each in (whole, stored, halved)]
+    assert sizes == sorted(sizes)
+
+
+# Weights and cache held, and the batch that fills a limit.
+
+GIB = 2**30
+DRAFT = replace(SMALL, name="draft", n_layers=1)
+
+
+def test_llama_3_8b_with_eight_full_contexts_by_hand() -> None:
+    memory = serving_memory(
+        model("llama-3-8b"), workload(batch_size=8, prompt_len=8000, output_len=193)
+    )
+    assert memory.weights_bytes == 2 * 8_030_261_248
+    assert memory.cache_bytes_per_token == 131_072
+    # The last token of a sequence is never fed back: 8,192 positions are a GiB a sequence.
+    assert memory.cache_bytes == 8 * GIB
+    assert memory.total_bytes == memory.weights_bytes + 8 * GIB
+    assert memory.draft_bytes == 0
+
+
+def test_a_window_caps_the_cache() -> None:
+    windowed = replace(SMALL, window=10)
+    position = 2 * 3 * 2 * 6 * 2
+    assert serving_memory(SMALL, workload()).cache_bytes == 2 * 20 * position
+    assert serving_memory(windowed, workload()).cache_bytes == 2 * 10 * position
+
+
+def test_a_draft_is_held_too() -> None:
+    drafted = workload(speculation=Speculation(draft=DRAFT, draft_len=3, acceptance_rate=0.5))
+    memory = serving_memory(SMALL, drafted)
+    assert memory.draft_bytes == weight_bytes(DRAFT, BF16) + 2 * 20 * 2 * 2 * 6 * 2
+    assert memory.total_bytes == memory.weights_bytes + memory.cache_bytes + memory.draft_bytes
+
+
+def test_a_limit_below_the_weights_holds_nothing() -> None:
+    assert largest_batch_size(SMALL, workload(), 1) == 0
+    assert largest_batch_size(SMALL, workload(), weight_bytes(SMALL, BF16)) == 0
+
+
+@pytest.mark.parametrize("with_draft", [False, True])
+@settings(max_examples=60)
+@given(service=services(), room=st.integers(0, 10**9))
+def test_the_largest_batch_fits_and_one_more_does_not(
+    with_draft: bool, service: tuple[ModelShape, ServingWorkload], room: int
+) -> None:
+    shape, load = service
+    if with_draft:
+        settings_: dict[str, Any] = {"draft": DRAFT, "draft_len": 2, "acceptance_rate": 0.5}
+        load = replace(load, speculation=Speculation(**settings_))
+    limit = weight_bytes(shape, load.weights) + room
+    largest = largest_batch_size(shape, load, limit)
+
+    def total_bytes(batch_size: int) -> int:
+        return serving_memory(shape, replace(load, batch_size=batch_size)).total_bytes
+
+    assert largest == 0 or total_bytes(largest) <= limit
+    assert total_bytes(largest + 1) > limit
+
+
+# What cannot be served is refused in one line that says what to do.
+
+
+def drafted(draft: ModelShape = SMALL, draft_len: Any = 3, rate: Any = 0.5) -> ServingWorkload:
+    return workload(speculation=Speculation(draft=draft, draft_len=draft_len, acceptance_rate=rate))
+
+
+@settings(max_examples=30)
+@given(services())
+def test_what_can_be_served_is_let_through(service: tuple[ModelShape, ServingWorkload]) -> None:
+    validate(*service)
+    validate(SMALL, drafted())
+
+
+@pytest.mark.parametrize(
+    ("load", "message"),
+    [
+        (workload(batch_size=0), "expected batch_size of at least 1, got 0: give"),
+        (workload(prompt_len=-1), "expected prompt_len of at least 1, got -1: give"),
+        (workload(output_len=1), "expected output_len of at least 2, got 1: the prefill gives"),
+        (workload(prompt_len=60), "expected prompt_len + output_len of at most 64 for the model"),
+        (workload(batch_size=1.5), "expected a serving workload, got one that is not: "),
+        (workload(cache_type="int4"), "expected a serving workload, got one that is not: "),
+        (
+            workload(weights=WeightFormat(type="bf16", group_size=64)),
+            "expected no group_size for bf16 weights, got 64: only quantised",
+        ),
+        (
+            workload(weights=WeightFormat(type="int4", group_size=0)),
+            "expected a group_size of at least 1, got 0: 128",
+        ),
+        (
+            workload(weights=WeightFormat(type="fp8", zero_points=True)),
+            "expected no zero_points for fp8 weights, got some: only int8",
+        ),
+        (drafted(draft_len=0), "expected a draft_len of at least 1, got 0: leave"),
+        (drafted(rate=1.1), "expected an acceptance_rate from 0 to 1, got 1.1: it is"),
+        (drafted(rate=float("nan")), "expected a"),
+        (
+            drafted(replace(SMALL, vocab_size=51)),
+            "expected a draft of the target's vocabulary of 50, got 51: the target",
+        ),
+        (drafted(replace(SMALL, max_seq_len=20)), "of at most 20 for the model small-gqa, got 21"),
+        (drafted(replace(SMALL, n_heads=3)), "expected n_kv_heads that divide n_heads 3, got 2"),
+    ],
+)
+def test_what_cannot_is_refused(load: ServingWorkload, message: str) -> None:
+    with pytest.raises(PeakwardError) as refused:
+        validate(SMALL, load)
+    assert message in str(refused.value)
+
+
+def test_a_shape_that_cannot_be_is_refused() -> None:
+    with pytest.raises(PeakwardError, match="expected n_layers of at least 1, got 0"):
+        validate(replace(SMALL, n_layers=0), workload())

@@ -5,8 +5,7 @@ from collections import defaultdict
 import msgspec
 import pytest
 
-from peakward.prediction.ceilings import ceilings, roof
-from peakward.prediction.floor import compute_type
+from peakward.prediction.floor import ceilings, compute_type, roof
 from peakward.prediction.operators.category import category
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records.calibration import MatmulRate

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from peakward.hardware import devices
-from peakward.prediction.ceilings import ceilings
-from peakward.prediction.floor import compute_type
+from peakward.prediction.floor import ceilings, compute_type
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.planning.site import site
 from peakward.records.codec import from_json
