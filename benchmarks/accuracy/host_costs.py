@@ -13,8 +13,8 @@ from accuracy.records import Replayed
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.operators.plan import plan
 from peakward.prediction.operators.weights import weights
-from peakward.prediction.time import dispatch, queue
-from peakward.prediction.time.queue import Stretch
+from peakward.prediction.time import dispatch, step
+from peakward.prediction.time.step import Stretch
 from peakward.records.measurement import Phase
 
 Costs = dict[str, float]
@@ -84,7 +84,7 @@ def fit(cases: Sequence[Replayed], call_s: float) -> Costs:
 def step_s(case: Replayed, costs: Costs, call_s: float) -> float:
     """The step with these costs of the host and the device's times as predicted."""
     needed = work(case)
-    return queue.step_s(
+    return step.queued_s(
         [
             Stretch(
                 each.n_launches,

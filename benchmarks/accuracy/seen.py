@@ -3,7 +3,7 @@
 Two things were fitted to FITTED_ON:
 
 - the host's costs (`dispatch`) to the eager steps that waited for the host, in SEEN_BY_DISPATCH;
-- each operator's factors (`kernels`, `products`, `layouts`) to traces of ten train steps of
+- each operator's factors (`kernels`, `products`, `setting`) to traces of ten train steps of
   TRACED_MODELS. The traces are not stored and their batch and length not recorded, so every case of
   such a shape counts as one whose operators were seen. No step's time was fitted.
 

@@ -9,9 +9,8 @@ from accuracy.records import Refusal
 from peaks.records import Peak, Verdict
 from peakward.hardware.devices import device
 from peakward.prediction.memory.peak import peak_memory
-from peakward.prediction.planning.attempt import Attempts
-from peakward.prediction.planning.room import room
-from peakward.prediction.planning.site import site
+from peakward.prediction.planning.forecast import room
+from peakward.prediction.planning.site import Attempts, site
 from peakward.records.case import ModelCase, case_key
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement

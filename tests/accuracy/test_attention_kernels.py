@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from peakward.prediction.time.attention_kernels import TIMES
+from peakward.prediction.time.kernels import TIMES
 from stored_results import index
 
 STEM = "2026-11-22-h100-kernel-speed-flash_attention"

@@ -8,8 +8,8 @@ import pytest
 from peakward.hardware import devices
 from peakward.models.presets import model
 from peakward.prediction.time.device_model import device_model
+from peakward.prediction.time.kernels import NEVER_MEASURED, TIMED
 from peakward.prediction.time.operator_time import cost
-from peakward.prediction.time.own_kernels import NEVER_MEASURED, TIMED
 from peakward.prediction.time.setting import of_case
 from peakward.records import codec
 from peakward.records.calibration import Calibration

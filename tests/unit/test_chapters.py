@@ -14,6 +14,7 @@ ROOMS = (
     "lab",
     "models",
     "patches",
+    "prediction",
     "records",
     "report",
     "stats",

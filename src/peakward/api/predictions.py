@@ -242,7 +242,7 @@ def plan_serving(
     Raises:
         PeakwardError: as `plan`; a workload that the model cannot serve.
     """
-    from peakward.prediction.planning.serving import serving_plan
+    from peakward.prediction.planning.plan import serving_plan
 
     names = _names(devices)
     if memory_limit_bytes is not None:

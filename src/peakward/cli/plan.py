@@ -157,7 +157,7 @@ def _planned(
         PeakwardError: a value that is not one, an option of steps alone, or a workload that the model
             cannot serve.
     """
-    from peakward.prediction.planning.serving import serving_plan
+    from peakward.prediction.planning.plan import serving_plan
 
     assert serving.output_len is not None
     _refuse_steps(work)

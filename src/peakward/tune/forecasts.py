@@ -13,8 +13,8 @@ from peakward.hardware import devices
 from peakward.levers.catalogue import unseen
 from peakward.levers.registry import BY_NAME, at_work
 from peakward.prediction.floor import COMPUTE_TYPES, floor
+from peakward.prediction.planning.changes import foretold
 from peakward.prediction.planning.forecast import forecast
-from peakward.prediction.planning.foretold import foretold
 from peakward.prediction.planning.module import module_forecast
 from peakward.prediction.planning.site import Site, site
 from peakward.records.calibration import Calibration

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from peakward.levers.catalogue import lever, pull
-from peakward.prediction.planning.room import CAPTURED_SHARE, COMPILED_SHARE, largest_batch_size
+from peakward.prediction.planning.forecast import CAPTURED_SHARE, COMPILED_SHARE, largest_batch_size
 from peakward.prediction.planning.site import Site
 from peakward.records.case import ModelCase
 from peakward.records.errors import OutOfTimeError, PeakwardError

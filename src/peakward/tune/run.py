@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from peakward.prediction.planning.relief import relief
+from peakward.prediction.planning.changes import relief
 from peakward.prediction.planning.site import Site
 from peakward.records.case import LeverCase, ModelCase, ModuleCase, StepCase
 from peakward.records.measurement import Measurement

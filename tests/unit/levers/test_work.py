@@ -6,7 +6,7 @@ from peakward.levers.catalogue import with_settings
 from peakward.levers.registry import AXES
 from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
-from peakward.prediction.time.own_kernels import OPERATORS
+from peakward.prediction.time.kernels import OPERATORS
 from peakward.records.case import Configuration, ModelCase, Workload
 
 DESCRIBED = [(axis, value) for axis in AXES for value in axis.work]

@@ -2,7 +2,7 @@
 
 from peakward.hardware.devices import device
 from peakward.models.presets import model
-from peakward.prediction.planning.serving import serving_plan
+from peakward.prediction.planning.plan import serving_plan
 from peakward.prediction.planning.site import site
 from peakward.records.inference import ServingWorkload
 from peakward.report.document import Note, TableBlock

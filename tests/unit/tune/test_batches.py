@@ -6,7 +6,7 @@ import pytest
 from peakward.hardware.devices import device
 from peakward.levers.catalogue import lever, pull
 from peakward.models.presets import model
-from peakward.prediction.planning.room import CAPTURED_SHARE, largest_batch_size
+from peakward.prediction.planning.forecast import CAPTURED_SHARE, largest_batch_size
 from peakward.prediction.planning.site import site
 from peakward.records.case import ModelCase, Workload
 from peakward.records.measurement import (

@@ -324,7 +324,7 @@ def _expanded_mask(plan: Plan) -> tuple[Operand, ...]:
 #
 # As of torch's, FLOPs are of whole products, though blocks of keys that no query of theirs sees are
 # skipped, and bytes those of operands: what is added up in fp32 meanwhile is the kernel's own affair
-# (`prediction.time.own_kernels`, `prediction.memory.attention`).
+# (`prediction.time.kernels`, `prediction.memory.attention`).
 
 _OWN_NAME, _TO_CACHE = "flash_attention", "decode_attention"
 """Scores and mix; the scores once more, then gradients of query, key, weights and value."""

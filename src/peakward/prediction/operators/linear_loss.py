@@ -4,7 +4,7 @@ The chunked one has its gradients with the loss, and only scales them in the bac
 logits fit at once it keeps their gradient, of which the backward pass makes the weight's, and is another
 operator (`_whole`). The recomputed one multiplies once in the forward pass and three times in the backward
 pass. FLOPs are of whole products; what lies in a workspace is the operator's own affair (`workspace_bytes`,
-`prediction.time.linear_loss`).
+`prediction.time.special_operators`).
 """
 
 from typing import NamedTuple, TypeVar

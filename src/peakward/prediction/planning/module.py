@@ -6,10 +6,8 @@ import msgspec
 
 from peakward.prediction.memory.peak import CONTEXT_BYTES, module_lifetimes, module_memory
 from peakward.prediction.memory.replay import OverLimitError, replay
-from peakward.prediction.planning.attempt import Attempts
-from peakward.prediction.planning.rates import cost, energy, gpu_hours, over, times
-from peakward.prediction.planning.site import Site
-from peakward.prediction.time.module import module_time
+from peakward.prediction.planning.site import Attempts, Site, cost, energy, gpu_hours, over, times
+from peakward.prediction.time.step import module_time
 from peakward.records.case import ModuleCase
 from peakward.records.errors import PeakwardError
 from peakward.records.op_graph import ModuleCapture

@@ -1,16 +1,124 @@
-"""The time model's figures of one device, and their source: measured there, or stated by its maker."""
+"""The time model's figures of one device: of traffic, of attention, and of all that a step needs."""
 
-from typing import NamedTuple
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import NamedTuple, Self
 
 from peakward.hardware.attention_backend import ComputeCapability
-from peakward.prediction.time import attention, products
-from peakward.prediction.time.attention import AttentionModel
+from peakward.prediction.time import products
 from peakward.prediction.time.products import KERNELS, ProductModel
-from peakward.prediction.time.traffic_curve import TrafficCurve
-from peakward.records.calibration import AttentionPass, Calibration, Rates
+from peakward.records.calibration import (
+    AttentionPass,
+    AttentionRate,
+    Calibration,
+    Rates,
+    Traffic,
+    TrafficRate,
+)
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.records.prediction import Source
+
+# The time of moving bytes once through the device, from a few KiB, which cost a launch, up.
+#
+# Small tensors stay in the last cache, so that a pass over them is faster than memory allows: on an H200
+# an addition of tensors of 16 MiB moves 3.9 TB/s, a copy of them 4.9, and of 128 MiB 4.2.
+
+N_TENSORS: dict[Traffic, int] = {"copy": 2, "add": 3}
+"""The number of tensors that one call of each operation moves."""
+FULL = 1.25
+"""Launches from which on a kernel's time is all in what it moves, as far as a factor on it says."""
+
+
+class TrafficCurve(NamedTuple):
+    """Seconds of a call by the bytes that it moves, straight between what was measured."""
+
+    moved_bytes: tuple[int, ...]
+    """Ascending; at least two."""
+    call_s: tuple[float, ...]
+
+    @classmethod
+    def measured(cls, rates: Iterable[TrafficRate], operation: Traffic = "add") -> Self:
+        """The curve of additions, which read two tensors and write one as most operators do, or of copies."""
+        points = sorted(
+            (N_TENSORS[operation] * each.size_bytes, each.bytes_per_s)
+            for each in rates
+            if each.operation == operation
+        )
+        return cls(
+            tuple(moved for moved, _ in points),
+            tuple(moved / bytes_per_s for moved, bytes_per_s in points),
+        )
+
+    @classmethod
+    def stated(cls, bytes_per_s: float, launch_s: float) -> Self:
+        """A launch and then the bandwidth, whatever the size."""
+        large = round(bytes_per_s)
+        return cls((0, large), (launch_s, launch_s + large / bytes_per_s))
+
+    @property
+    def launch_s(self) -> float:
+        """The time of a call that moves next to nothing."""
+        return self.call_s[0]
+
+    def slowed_s(self, factor: float, moved_bytes: float) -> float:
+        """`factor` times `time_s`; but of what hardly takes longer than a launch, a launch remains one."""
+        plain_s, full_s = self.time_s(moved_bytes), FULL * self.launch_s
+        if plain_s >= full_s:
+            return factor * plain_s
+        share = (plain_s - self.launch_s) / (full_s - self.launch_s)
+        return self.launch_s + share * (factor * full_s - self.launch_s)
+
+    def time_s(self, moved_bytes: float) -> float:
+        """Beyond the last point at its bandwidth; below the first a launch."""
+        if moved_bytes <= self.moved_bytes[0]:
+            return self.call_s[0]
+        i = bisect_left(self.moved_bytes, moved_bytes)
+        if i == len(self.moved_bytes):
+            return moved_bytes * self.call_s[-1] / self.moved_bytes[-1]
+        low, high = self.moved_bytes[i - 1], self.moved_bytes[i]
+        share = (moved_bytes - low) / (high - low)
+        return self.call_s[i - 1] + share * (self.call_s[i] - self.call_s[i - 1])
+
+
+# The time of fused attention: its model FLOPs at a rate that grows with the length.
+#
+# A fused kernel's short rows end before its pipeline is full: seconds per FLOP are taken to be
+# a + b / seq_len, and both come from two measured lengths. On an H200 in bf16, of six kernels in
+# traces (lengths 512 and 1024, head_dim 64 and 80) the backward pass errs by 1% to 12% and the
+# forward pass by 8% to 13%.
+
+
+class AttentionModel(NamedTuple):
+    """One compute type and one pass on one device."""
+
+    flop_s: float
+    """Seconds of a model FLOP of endless rows."""
+    row_flop_s: float
+    """Added to it, times the length."""
+
+    def time_s(self, flops: float, seq_len: int) -> float:
+        """Seconds of one call, from one launch to the next. `flops` as `records.rates.AttentionRate`."""
+        return flops * (self.flop_s + self.row_flop_s / seq_len)
+
+
+def fitted(
+    rates: Iterable[AttentionRate], compute_type: str, pass_: AttentionPass
+) -> AttentionModel | None:
+    """Through the shortest and the longest measured length; None where there is only one."""
+    found = sorted(
+        (each.seq_len, 1 / each.flops_per_s)
+        for each in rates
+        if (each.compute_type, each.pass_) == (compute_type, pass_)
+    )
+    if len(found) < 2 or found[0][0] == found[-1][0]:
+        return None
+    (short, short_s), (long, long_s) = found[0], found[-1]
+    row_flop_s = max(0.0, (short_s - long_s) / (1 / short - 1 / long))
+    return AttentionModel(max(0.0, long_s - row_flop_s / long), row_flop_s)
+
+
+# The time model's figures of one device, and their source: measured there, or stated by its maker.
 
 STATED_PRODUCT_SHARE = 0.88
 """Share of the datasheet's peak at an endless product: 0.82 (fp32) to 0.92 (tf32) on an H200."""
@@ -85,7 +193,7 @@ def _calibrated(calibration: Calibration, rates: Rates, device: Device) -> Devic
         kind: [each for each in rates.products if each.compute_type == kind] for kind in KERNELS
     }
     attended = {
-        key: attention.fitted(rates.attention, *key)
+        key: fitted(rates.attention, *key)
         for key in {(each.compute_type, each.pass_) for each in rates.attention}
     }
     calls = [

@@ -1,18 +1,28 @@
-"""How much slower than a plain addition torch's own kernels move the same bytes on a GPU.
-
-Found in traces of ten train steps on an H200 (torch 2.11: five sizes and GPT-2, fp32, tf32, bf16
-and bf16-mixed, naive and fused attention), as time over what the calibration's additions take for
-the bytes of the operator. Two kinds of kernel were told apart:
-
-- vectorised: all operands alike and without gaps. At a factor of 1 within 10% from 4 to 400 MB;
-- element by element: where layouts differ, something is broadcast, or a value is widened. It needs
-  at least its own time per element, 350 · 10⁹ elements/s on an H200's 132 multiprocessors,
-  whatever the type, and SCATTERED times a plain addition's.
-
-What scales with a device's multiprocessors is given per multiprocessor.
-"""
+"""How kernels compare with those that a calibration timed: torch's, attention's, and Peakward's own."""
 
 from typing import NamedTuple
+
+from peakward.hardware.attention_backend import ComputeCapability
+from peakward.levers import weights
+from peakward.levers.registry import AXES
+from peakward.prediction.operators.linear_loss import PRODUCTS
+from peakward.prediction.operators.tape import FLOAT
+from peakward.prediction.time.setting import Setting
+from peakward.records.calibration import AttentionPass
+from peakward.records.op_graph import ITEM_BYTES, Operator
+
+# How much slower than a plain addition torch's own kernels move the same bytes on a GPU.
+#
+# Found in traces of ten train steps on an H200 (torch 2.11: five sizes and GPT-2, fp32, tf32, bf16
+# and bf16-mixed, naive and fused attention), as time over what the calibration's additions take for
+# the bytes of the operator. Two kinds of kernel were told apart:
+#
+# - vectorised: all operands alike and without gaps. At a factor of 1 within 10% from 4 to 400 MB;
+# - element by element: where layouts differ, something is broadcast, or a value is widened. It needs
+#   at least its own time per element, 350 · 10⁹ elements/s on an H200's 132 multiprocessors,
+#   whatever the type, and SCATTERED times a plain addition's.
+#
+# What scales with a device's multiprocessors is given per multiprocessor.
 
 SCATTERED = 1.65
 """silu over one half of a row 1.72, silu's gradient 1.64 to 1.80, negation of a half 1.63, a
@@ -69,3 +79,112 @@ PRODUCT_LAUNCHES = 1.4
 """cuBLAS clears a counter before about every second of its products."""
 ATTENTION_LAUNCHES = {"forward": 2.0, "backward": 4.0}
 """cuDNN's."""
+
+
+# How long each kernel of attention takes beside the one that a calibration timed.
+#
+# A calibration has one head dimension, 64, and torch's own choice of kernel, cuDNN's on Hopper. By itself
+# each other kernel, and each other head dimension, took nearly the same multiple of its time from 512 to
+# 16,384 causal tokens: bf16, an H100, `2026-11-22-h100-kernel-speed-flash_attention` and `…-backward`.
+
+TIMES: dict[str, dict[AttentionPass, dict[int, float]]] = {
+    "cudnn": {
+        "forward": {64: 1.00, 80: 1.13, 96: 0.99, 128: 0.76},
+        "backward": {64: 1.00, 80: 1.11, 96: 0.98, 128: 0.80},
+    },
+    "flash": {
+        "forward": {64: 1.58, 80: 1.75, 96: 1.39, 128: 1.44},
+        "backward": {64: 1.60, 80: 2.00, 96: 1.67, 128: 1.46},
+    },
+    "own": {
+        "forward": {64: 1.22, 80: 1.13, 96: 1.09, 128: 0.97},
+        "backward": {64: 1.08, 80: 1.16, 96: 1.04, 128: 0.93},
+    },
+    "own-hopper": {
+        "forward": {64: 0.97, 80: 0.89, 96: 0.78, 128: 0.68},
+        "backward": {64: 0.85, 80: 0.91, 96: 0.90, 128: 0.79},
+    },
+}
+"""Medians over the lengths. Single lengths lie within 10% of them, but at 512 (up to 1.24 times), for the
+flash kernel of 64 at 1,000 (1.43), for Peakward's portable one of 64 (0.83 to 1.19) and for that for
+Hopper of 64 at 16,384 (0.88)."""
+HOPPER = 9
+TIMED_ITEM_BYTES = 2
+
+
+def relative_time(
+    kernel: str, pass_: AttentionPass, head_dim: int, item_bytes: int, capability: ComputeCapability
+) -> float | None:
+    """Over that of what was calibrated, of as many FLOPs; None where nothing was timed.
+
+    A head dimension between those of the table is taken for the next, to which kernels pad it.
+    """
+    known = TIMES.get(kernel)
+    if known is None or capability[0] != HOPPER or item_bytes != TIMED_ITEM_BYTES:
+        return None
+    wider = [each for each in known[pass_] if each >= head_dim]
+    return known[pass_][min(wider)] if wider else None
+
+
+# The time of Peakward's own kernels, beyond what those of torch in their place take.
+#
+# Where a stored result has timed a kernel at what is predicted of it, its step is as sure as any. Of the
+# others a step's interval is as much wider as their share of it says (`errors_seen`), and its record names
+# them.
+
+ATTENTION = frozenset(
+    {
+        "peakward.decode_attention",
+        "peakward.flash_attention",
+        "peakward.flash_attention_backward",
+    }
+)
+"""At the rates that calibration found for torch's kernels, times what was timed of them beside those
+(`attention_kernels`); over a cache nothing was."""
+LINEAR_LOSS = frozenset(PRODUCTS)
+"""Products at the rates of cuBLAS, between passes over a chunk of logits (`time.special_operators`)."""
+QUANTISED = frozenset(each.operator for each in weights.QUANTISED.values())
+"""Products at shares of a copy's rate, which an H100 took by themselves (`time.special_operators`)."""
+_SPEEDS = {name: speed for axis in AXES for name, speed in axis.kernels.items()}
+PASSES = {name: Kernel(each.factor, each.n_launches) for name, each in _SPEEDS.items()}
+"""Kernels that move their operands once; their axes know how fast."""
+TIMED = frozenset(name for name, each in _SPEEDS.items() if each.is_measured)
+"""Those that stored results have timed by themselves (`2026-11-2*-h100-kernel-speed-*`)."""
+OPERATORS = ATTENTION | LINEAR_LOSS | QUANTISED | PASSES.keys()
+"""All that torch calls as one operator."""
+NEVER_MEASURED = OPERATORS - TIMED
+"""Attention but for what `is_guess` finds timed."""
+OWN_ATTENTION_LAUNCHES: dict[AttentionPass, float] = {"forward": 2.0, "backward": 3.0}
+"""Launches of the kernel for Hopper, whose programs draw tiles from a counter that is cleared first; backward
+the terms of each row, the kernel, and dq out of its sums. The portable ones
+are one launch forward and three backward, and have no sums; over a cache it is the kernel and what joins
+its parts."""
+_PASSES_OVER_SUMS = 4
+"""dq's sums in fp32: zeros, read and written by at least one block of keys, and read in the end."""
+
+
+def attention_kernel(operator: Operator, setting: Setting) -> str:
+    """Its name in `attention_kernels`."""
+    if operator.name == "peakward.decode_attention":
+        return "own-decode"
+    return "own-hopper" if setting.for_hopper else "own"
+
+
+def is_guess(operator: Operator, setting: Setting, capability: ComputeCapability) -> bool:
+    """Whether no stored result bears out the operator's time. Of the portable attention none does: beside
+    cuDNN's it took 1.0 to 1.5 times its time forward, by the length."""
+    if operator.name in ATTENTION and setting.for_hopper:
+        pass_: AttentionPass = "backward" if operator.name.endswith("_backward") else "forward"
+        q, kernel = operator.inputs[0], attention_kernel(operator, setting)
+        size = ITEM_BYTES[q.dtype]
+        return relative_time(kernel, pass_, q.shape[-1], size, capability) is None
+    return operator.name in NEVER_MEASURED
+
+
+def attention_bytes(operator: Operator) -> int:
+    """Bytes that one call moves at least, with its own sums."""
+    moved = operator.bytes_read + operator.bytes_written
+    if not operator.name.endswith("_backward"):
+        return moved
+    n_sums = operator.outputs[0].n_elements
+    return moved + _PASSES_OVER_SUMS * ITEM_BYTES[FLOAT] * n_sums

@@ -5,19 +5,15 @@ from typing import Literal, NamedTuple
 from peakward.hardware.devices import CAPABILITIES
 from peakward.prediction.flops import attended_pairs
 from peakward.prediction.operators.tape import BFLOAT, FLOAT
-from peakward.prediction.time import grouped_products, kernels, own_kernels
-from peakward.prediction.time.attention_kernels import relative_time
+from peakward.prediction.time import kernels, special_operators
 from peakward.prediction.time.device_model import DeviceModel
-from peakward.prediction.time.fused import fused_s
-from peakward.prediction.time.kernels import KERNELS, Kernel
-from peakward.prediction.time.linear_loss import loss_time
+from peakward.prediction.time.kernels import KERNELS, Kernel, relative_time
 from peakward.prediction.time.products import (
     TF32_TRANSPOSED_SLOWDOWN,
     UNALIGNED_SLOWDOWN,
 )
-from peakward.prediction.time.quantised_products import product_time
-from peakward.prediction.time.routing import routing
 from peakward.prediction.time.setting import Setting
+from peakward.prediction.time.special_operators import fused_s, loss_time, product_time, routing
 from peakward.records.calibration import AttentionPass
 from peakward.records.op_graph import ITEM_BYTES, Operand, Operator
 
@@ -49,11 +45,11 @@ def cost(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
         return _grouped_product(operator, on)
     if name.startswith("_scaled_dot_product_"):
         return _attention(operator, on)
-    if name in own_kernels.ATTENTION:
+    if name in kernels.ATTENTION:
         return _own_attention(operator, setting, on)
-    if name in own_kernels.LINEAR_LOSS:
+    if name in kernels.LINEAR_LOSS:
         return _linear_loss(operator, setting, on)
-    if name in own_kernels.QUANTISED:
+    if name in kernels.QUANTISED:
         return _quantised_product(operator, on)
     if operator.flops:
         raise ValueError(f"expected a product or attention, got {operator.name} with FLOPs")
@@ -98,15 +94,15 @@ def _grouped_product(operator: Operator, on: DeviceModel) -> OperatorCost:
     in_one_kernel = on.compute_capability[0] in CAPABILITIES
     if model is None or operator.inputs[0].dtype != BFLOAT or not in_one_kernel:
         # Elsewhere this operator is itself a loop in which the host waits: its time is not known.
-        return OperatorCost(None, grouped_products.LAUNCHES, "compute")
-    found = grouped_products.groups(operator)
-    compute_s = grouped_products.compute_s(found, model, on.compute_capability)
+        return OperatorCost(None, special_operators.LAUNCHES, "compute")
+    found = special_operators.groups(operator)
+    compute_s = special_operators.compute_s(found, model, on.compute_capability)
     memory_s = (operator.bytes_read + operator.bytes_written) / model.bytes_per_s
     start_s = on.traffic.launch_s + model.start_s
     bound: Literal["compute", "memory", "launch"] = "compute" if compute_s > memory_s else "memory"
     if start_s > max(compute_s, memory_s):
         bound = "launch"
-    return OperatorCost(start_s + max(compute_s, memory_s), grouped_products.LAUNCHES, bound)
+    return OperatorCost(start_s + max(compute_s, memory_s), special_operators.LAUNCHES, bound)
 
 
 def _linear_loss(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
@@ -144,9 +140,9 @@ def _own_attention(operator: Operator, setting: Setting, on: DeviceModel) -> Ope
     seen = 1.0  # Of one query over a cache, which gives what is in reach.
     if operator.causal and n_queries == n_keys:
         seen = attended_pairs(n_queries, window=setting.window) / (n_queries * n_keys)
-    share = seen * _beside_calibrated(operator, own_kernels.attention_kernel(operator, setting), on)
-    n_launches = own_kernels.ATTENTION_LAUNCHES[_pass_of(operator)]
-    return _attended(operator, on, share, own_kernels.attention_bytes(operator), n_launches)
+    share = seen * _beside_calibrated(operator, kernels.attention_kernel(operator, setting), on)
+    n_launches = kernels.OWN_ATTENTION_LAUNCHES[_pass_of(operator)]
+    return _attended(operator, on, share, kernels.attention_bytes(operator), n_launches)
 
 
 def _attended(
@@ -217,7 +213,7 @@ def _pass(name: str, operator: Operator, setting: Setting, on: DeviceModel) -> t
 
 
 def _kernel(name: str, operator: Operator) -> Kernel | None:
-    found = KERNELS.get(name) or own_kernels.PASSES.get(name)
+    found = KERNELS.get(name) or kernels.PASSES.get(name)
     if name in kernels.LONG_ROW_FACTORS and operator.inputs[0].shape[-1] > kernels.LONG_ROW:
         return Kernel(kernels.LONG_ROW_FACTORS[name])
     if name == "sum" and not _sums_over_rows(operator):

@@ -1,21 +1,225 @@
-"""The time of a case's step on a GPU.
+"""The time of a step on a GPU, of a case or of a captured module."""
 
-Its operators are those of `prediction.operators`, its host's costs those of `dispatch`, and where code
-is compiled or captured of its siblings.
-"""
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
-from collections.abc import Callable
-
+from peakward.prediction.operators.category import category
 from peakward.prediction.operators.op_graph import op_graph
-from peakward.prediction.time import captured_dispatch, compiled_dispatch, dispatch
+from peakward.prediction.operators.tape import INT32
+from peakward.prediction.time import dispatch
 from peakward.prediction.time.device_model import DeviceModel
-from peakward.prediction.time.graph_time import graph_time
-from peakward.prediction.time.setting import of_case
-from peakward.records.case import ModelCase
+from peakward.prediction.time.errors_seen import ELSEWHERE, interval
+from peakward.prediction.time.kernels import is_guess
+from peakward.prediction.time.operator_time import OperatorCost, cost
+from peakward.prediction.time.setting import Setting, of_case, of_module
+from peakward.records.case import Case, ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
-from peakward.records.op_graph import OpGraph
-from peakward.records.prediction import StepTime
+from peakward.records.op_graph import READ_BY_HOST, ModuleCapture, Operator, OpGraph
+from peakward.records.prediction import OperatorTime, PhasePrediction, StepTime, Waits
+
+# The time of a step from what the host and the device each need: who waits for whom.
+#
+# The host issues launches one after another and the device carries them out in order; the host may be
+# as far ahead as the queue is deep. Where every launch takes the device longer, the step is the
+# device's time, where every launch takes the host longer, the host's; with both in one step, as in
+# an optimiser that keeps the device busy after a backward pass that did not, it lies between.
+
+DEPTH = 1021
+"""Launches that a stream takes before the host has to wait; CUDA does not say. In six stored profiles
+of eager steps on an H200 (`2026-11-21-h200-study-kernels`, `run-2.7B`) no more ever waited."""
+CHUNK = DEPTH // 40
+"""Launches taken together."""
+REPEATS = 4
+"""Steps until the queue is as full at the end of one as at the end of the next."""
+
+
+class Stretch(NamedTuple):
+    """Launches that follow one another, alike."""
+
+    n_launches: int
+    host_s: float
+    """Seconds of all launches together; the device's too."""
+    device_s: float
+    n_waits: int = 0
+    """Times that the host needs a value from the device before it can go on, evenly among the
+    launches: then all before is done, and the device has nothing until the host is back."""
+
+
+def queued_s(stretches: Sequence[Stretch]) -> float:
+    """Seconds from one step's end to the next's, when many follow one another.
+
+    The last of n alike launches ends b after the host issued it, or n·b after the first was issued
+    or the device became free, whichever is last: so chunks of them need no look at each. A plan takes
+    hundreds of thousands of chunks: plain comparisons, for `max` alone took a third of the time.
+    """
+    host_s = device_s = before_s = 0.0
+    issued, done = 0, 0
+    after, ends_s = [0], [0.0]
+    chunks = [
+        (n, waits, each.host_s / each.n_launches, each.device_s / each.n_launches)
+        for each in stretches
+        for n, waits in _chunks(each)
+    ]
+    for _ in range(REPEATS):
+        before_s = device_s
+        for n, waits, a_host_s, a_device_s in chunks:
+            issued += n
+            first_s = host_s + a_host_s
+            host_s += n * a_host_s
+            if issued > DEPTH:
+                # The host waits until the device has come to a launch so far back, in chunk `done`.
+                room = issued - DEPTH
+                while after[done + 1] <= room:
+                    done += 1
+                share = (room - after[done]) / (after[done + 1] - after[done])
+                room_s = ends_s[done] + share * (ends_s[done + 1] - ends_s[done])
+                host_s = room_s if room_s > host_s else host_s
+            begun_s = (device_s if device_s > first_s else first_s) + n * a_device_s
+            last_s = host_s + a_device_s
+            device_s = begun_s if begun_s > last_s else last_s
+            after.append(issued)
+            ends_s.append(device_s)
+            if waits and host_s < device_s:
+                host_s = device_s
+    return device_s - before_s
+
+
+def _chunks(stretch: Stretch) -> Iterator[tuple[int, bool]]:
+    """Launches, and whether the host waits after them."""
+    n_parts = stretch.n_waits + 1
+    ends = [stretch.n_launches * (i + 1) // n_parts for i in range(n_parts)]
+    for i, (begin, end) in enumerate(pairwise([0, *ends])):
+        for done in range(begin, end, CHUNK):
+            n = min(CHUNK, end - done)
+            yield n, i < stretch.n_waits and done + n == end
+
+
+# The time of a graph of operators on a GPU: each operator's, under the host's.
+#
+# Nothing is timed twice: of each operator the device's time follows from shapes and rates
+# (`operator_time`), the host's from their number, and the step's from who waits for whom (`queue`).
+
+_Key = tuple[str, Phase, str | None, tuple[str, ...]]
+Units = Callable[[Phase], float]
+"""The host's cost of a phase, in units of a call (`dispatch`)."""
+
+
+def graph_time(
+    case: Case, graph: OpGraph, setting: Setting, units: Units, on: DeviceModel
+) -> StepTime:
+    """Predict the median time of a step of these operators, steps following one another.
+
+    Raises:
+        PeakwardError: a compute type whose rate on this device nobody knows.
+    """
+    timed = [(each, cost(each, setting, on)) for each in graph.operators]
+    unknown = next((each for each, found in timed if found.device_s is None), None)
+    if unknown is not None:
+        raise PeakwardError(
+            f"expected a device whose rate of {unknown.name} in {_dtype(unknown)} is known, got "
+            f"{on.name}: calibrate it, or choose another precision"
+        )
+    phases = _phases(timed, units, on)
+    device_s, host_s = sum(p.device_s for p in phases), sum(p.host_s for p in phases)
+    bound: Waits = "host" if host_s > device_s else "device"
+    step_s = _step_s(phases)
+    elsewhere_s = None
+    if not on.host_is_known:
+        least_s, most_s = (_step_s(phases, factor) for factor in ELSEWHERE)
+        elsewhere_s = (least_s, most_s)
+    guessed = [(op, found) for op, found in timed if is_guess(op, setting, on.compute_capability)]
+    guessed_s = sum(op.count * (found.device_s or 0.0) for op, found in guessed)
+    return StepTime(
+        case=case,
+        device=on.name,
+        source=on.source,
+        step_s=interval(step_s, on.source, bound, guessed_s, elsewhere_s),
+        bound=bound,
+        phases=phases,
+        operators=_operators(timed),
+        never_measured=tuple(sorted({op.name for op, _ in guessed})),
+        host_is_known=on.host_is_known,
+    )
+
+
+def _step_s(phases: Iterable[PhasePrediction], host_factor: float = 1.0) -> float:
+    return queued_s(
+        [Stretch(p.n_launches, host_factor * p.host_s, p.device_s, p.n_waits) for p in phases]
+    )
+
+
+def _dtype(operator: Operator) -> str:
+    return operator.inputs[0].dtype
+
+
+def _phases(
+    timed: Iterable[tuple[Operator, OperatorCost]], units: Units, on: DeviceModel
+) -> tuple[PhasePrediction, ...]:
+    device_s: dict[Phase, float] = defaultdict(float)
+    n_launches: dict[Phase, float] = defaultdict(float)
+    n_waits: dict[Phase, int] = defaultdict(int)
+    for operator, found in timed:
+        assert found.device_s is not None
+        device_s[operator.phase] += operator.count * found.device_s
+        n_launches[operator.phase] += operator.count * found.n_launches
+        n_waits[operator.phase] += operator.count if _is_read_by_host(operator) else 0
+    return tuple(
+        PhasePrediction(
+            phase=phase,
+            device_s=device_s[phase],
+            host_s=on.call_s * units(phase),
+            n_launches=max(1, math.ceil(n_launches[phase])),
+            n_waits=n_waits[phase],
+        )
+        for phase in device_s
+    )
+
+
+def _is_read_by_host(operator: Operator) -> bool:
+    """A read of a scalar; and a copy of integers into the same type, which goes to another device: where each
+    expert's rows end."""
+    if operator.name == READ_BY_HOST:
+        return True
+    given, made = operator.inputs, operator.outputs
+    return operator.name == "aten._to_copy" and given == made and given[0].dtype == INT32
+
+
+def _operators(timed: Iterable[tuple[Operator, OperatorCost]]) -> tuple[OperatorTime, ...]:
+    """Sums over sizes; the bound is that of the longest of them."""
+    groups: dict[_Key, list[tuple[Operator, OperatorCost]]] = {}
+    for operator, found in timed:
+        key = (operator.name, operator.phase, operator.module, operator.fused)
+        groups.setdefault(key, []).append((operator, found))
+    rows = [_operator(key, group) for key, group in groups.items()]
+    return tuple(sorted(rows, key=lambda each: -each.device_s))
+
+
+def _operator(key: _Key, group: list[tuple[Operator, OperatorCost]]) -> OperatorTime:
+    name, phase, module, fused = key
+    seconds = [operator.count * (found.device_s or 0.0) for operator, found in group]
+    longest = seconds.index(max(seconds))
+    return OperatorTime(
+        name=name,
+        phase=phase,
+        module=module,
+        category=category(name),
+        n_calls=sum(each.count for each, _ in group),
+        flops=sum(each.count * each.flops for each, _ in group),
+        bytes=sum(each.count * (each.bytes_read + each.bytes_written) for each, _ in group),
+        device_s=sum(seconds),
+        bound=group[longest][1].bound,
+        fused=fused,
+    )
+
+
+# The time of a case's step on a GPU.
+#
+# Its operators are those of `prediction.operators`, its host's costs those of `dispatch`, and where code
+# is compiled or captured of its siblings.
 
 
 def step_time(case: ModelCase, on: DeviceModel) -> StepTime:
@@ -41,5 +245,20 @@ def step_time(case: ModelCase, on: DeviceModel) -> StepTime:
 def _calls(case: ModelCase) -> Callable[[ModelCase, OpGraph, Phase], float]:
     """Who issues its launches."""
     if case.configuration.cuda_graphs:
-        return captured_dispatch.calls
-    return dispatch.calls if case.configuration.compile == "none" else compiled_dispatch.calls
+        return dispatch.captured_calls
+    return dispatch.calls if case.configuration.compile == "none" else dispatch.compiled_calls
+
+
+def module_time(capture: ModuleCapture, on: DeviceModel) -> StepTime:
+    """Predict the median time of the module's step, steps following one another.
+
+    Raises:
+        PeakwardError: a compute type whose rate on this device nobody knows.
+    """
+    return graph_time(
+        capture.case,
+        capture.graph,
+        of_module(capture),
+        lambda phase: dispatch.module_calls(capture, phase),
+        on,
+    )

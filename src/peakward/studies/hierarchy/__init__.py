@@ -12,7 +12,7 @@ import msgspec
 from peakward.hardware import devices
 from peakward.models.presets import model
 from peakward.prediction.parameters import n_parameters
-from peakward.prediction.time.traffic_curve import N_TENSORS
+from peakward.prediction.time.device_model import N_TENSORS
 from peakward.records.calibration import Rates, Subject, TrafficRate
 from peakward.records.device import Device
 from peakward.records.study import Conclusion

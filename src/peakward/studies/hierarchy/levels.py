@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from peakward.prediction.time.traffic_curve import N_TENSORS, TrafficCurve
+from peakward.prediction.time.device_model import N_TENSORS, TrafficCurve
 from peakward.records.calibration import Calibration, Rates
 from peakward.records.case import DeviceType
 from peakward.records.device import Device

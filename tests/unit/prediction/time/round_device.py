@@ -1,10 +1,8 @@
 """A device of round figures, and operators on it."""
 
 from peakward.models.presets import model
-from peakward.prediction.time.attention import AttentionModel
-from peakward.prediction.time.device_model import DeviceModel
+from peakward.prediction.time.device_model import AttentionModel, DeviceModel, TrafficCurve
 from peakward.prediction.time.products import Kernel, ProductModel
-from peakward.prediction.time.traffic_curve import TrafficCurve
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.op_graph import Operand, Operator
 

@@ -2,8 +2,16 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from peakward.prediction.time.device_model import device_model
+from peakward.prediction.time.device_model import (
+    FULL,
+    AttentionModel,
+    TrafficCurve,
+    device_model,
+    fitted,
+)
 from peakward.prediction.time.products import KERNELS, ProductModel
 from peakward.records.calibration import (
     AttentionRate,
@@ -156,3 +164,104 @@ def test_a_datasheet_knows_no_host_and_a_calibration_its_own():
     assert not device_model(None, ROUND).host_is_known
     assert device_model(calibration(), ROUND).host_is_known
     assert not device_model(calibration(), ROUND, host_is_known=False).host_is_known
+
+
+# Seconds by bytes moved, through points by hand.
+
+
+def traffic_rate(size_bytes, bytes_per_s, operation="add"):
+    return TrafficRate(operation=operation, size_bytes=size_bytes, bytes_per_s=bytes_per_s)
+
+
+CURVE = TrafficCurve.measured(
+    [traffic_rate(1000, 1500.0), traffic_rate(100, 300.0), traffic_rate(100, 9.0, "copy")]
+)
+"""Additions that move 300 bytes in 1 s and 3000 in 2 s; the copy is another kernel's."""
+
+
+@pytest.mark.parametrize(
+    ("moved_bytes", "seconds"),
+    [(0, 1.0), (300, 1.0), (1650, 1.5), (3000, 2.0), (6000, 4.0)],
+)
+def test_a_launch_then_straight_lines_then_the_bandwidth(moved_bytes, seconds):
+    assert CURVE.time_s(moved_bytes) == pytest.approx(seconds)
+
+
+def test_a_launch_is_the_smallest_call():
+    assert CURVE.launch_s == 1.0
+
+
+def test_the_datasheets_is_a_launch_and_the_bandwidth():
+    stated = TrafficCurve.stated(1e9, 2e-6)
+    assert stated.launch_s == stated.time_s(0) == 2e-6
+    assert stated.time_s(5e8) == pytest.approx(0.5 + 2e-6)
+    assert stated.time_s(3e9) == pytest.approx(3.0, rel=1e-5)
+
+
+@given(st.floats(0, 1e12), st.floats(0, 1e12))
+def test_more_bytes_never_take_less(a, b):
+    stated = TrafficCurve.stated(4e12, 2e-6)
+    assert stated.time_s(min(a, b)) <= stated.time_s(max(a, b))
+
+
+def test_a_factor_is_on_what_is_moved_and_not_on_a_launch():
+    curve = TrafficCurve((0, 10**12), (2e-6, 1 + 2e-6))
+    assert curve.slowed_s(1.65, 0) == curve.launch_s
+    full_bytes = (FULL - 1) * 2e-6 * 1e12
+    for moved in (full_bytes, 10 * full_bytes):
+        assert curve.slowed_s(1.65, moved) == pytest.approx(1.65 * curve.time_s(moved))
+    grown = [curve.slowed_s(1.65, share * full_bytes) for share in (0, 0.25, 0.5, 0.75, 1)]
+    assert grown == sorted(grown)
+
+
+# The rate of fused attention, through two points by hand.
+
+
+def attention_rate(seq_len, flops_per_s, compute_type="bf16", pass_="forward"):
+    return AttentionRate(
+        compute_type=compute_type,
+        pass_=pass_,
+        batch_size=4,
+        n_heads=16,
+        seq_len=seq_len,
+        head_dim=64,
+        flops_per_s=flops_per_s,
+    )
+
+
+TWO = [attention_rate(4000, 2e12), attention_rate(1000, 1e12)]
+"""1 ps a FLOP at 1000, 0.5 at 4000: 1/3 at endless rows and 2/3 ns over the length."""
+
+
+def test_it_goes_through_both_lengths_and_on():
+    model = fitted(TWO, "bf16", "forward")
+    assert model.time_s(6e12, 1000) == pytest.approx(6.0)
+    assert model.time_s(6e12, 4000) == pytest.approx(3.0)
+    assert model.time_s(6e12, 10**15) == pytest.approx(2.0)
+    assert model.time_s(6e12, 500) == pytest.approx(10.0)
+
+
+def test_lengths_between_do_not_bend_it():
+    assert fitted([*TWO, attention_rate(2000, 1e9)], "bf16", "forward") == fitted(
+        TWO, "bf16", "forward"
+    )
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        [],
+        [attention_rate(1000, 1e12)],
+        [attention_rate(1000, 1e12), attention_rate(1000, 2e12)],
+        [attention_rate(1000, 1e12), attention_rate(4000, 2e12, "fp16")],
+        [attention_rate(1000, 1e12), attention_rate(4000, 2e12, pass_="backward")],
+    ],
+)
+def test_one_length_of_a_type_and_pass_tells_nothing(rates):
+    assert fitted(rates, "bf16", "forward") is None
+
+
+def test_where_short_rows_are_no_slower_the_length_does_not_matter():
+    assert fitted(
+        [attention_rate(1000, 2e12), attention_rate(4000, 1e12)], "bf16", "forward"
+    ) == AttentionModel(1e-12, 0.0)

@@ -6,10 +6,9 @@ import pytest
 
 from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
-from peakward.prediction.time.device_model import DeviceModel
-from peakward.prediction.time.fused import fused_s
+from peakward.prediction.time.device_model import DeviceModel, TrafficCurve
+from peakward.prediction.time.special_operators import fused_s
 from peakward.prediction.time.step import step_time
-from peakward.prediction.time.traffic_curve import TrafficCurve
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.op_graph import Operand, Operator
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from peakward.prediction.time.attention_kernels import TIMES
+from peakward.prediction.time.kernels import TIMES
 from peakward.prediction.time.operator_time import cost
 from peakward.prediction.time.setting import of_case
 

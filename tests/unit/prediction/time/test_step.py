@@ -2,19 +2,25 @@
 
 import msgspec
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peakward.hardware.devices import device as catalogued
+from peakward.kernels.ops.attention.api import implementation
+from peakward.lab.models.decoder import Decoder
+from peakward.lab.models.module_capture import capture_module
 from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
-from peakward.prediction.time.device_model import device_model
+from peakward.prediction.time.device_model import AttentionModel, device_model
 from peakward.prediction.time.errors_seen import FACTORS
 from peakward.prediction.time.operator_time import cost
 from peakward.prediction.time.setting import of_case
-from peakward.prediction.time.step import step_time
+from peakward.prediction.time.step import DEPTH, Stretch, module_time, queued_s, step_time
+from peakward.records.case import Configuration, ModelCase, StepCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
+from tiers import in_full
 
 from .round_device import US, case, device
 
@@ -187,3 +193,180 @@ def test_more_active_experts_take_longer_and_more_idle_ones_only_where_weights_c
 
     assert forward_s(8, 1) < forward_s(8, 2) < forward_s(8, 4)
     assert forward_s(8, 2) == pytest.approx(forward_s(4, 2), rel=0.02)
+
+
+# A captured module's time, against the same module in closed form.
+
+MIXTURE = msgspec.structs.replace(model("small"), n_experts=8, n_active_experts=2)
+SHAPES = {"small": model("small"), "gpt2": model("gpt2"), "mixture": MIXTURE}
+
+
+@pytest.mark.parametrize("name", ["small", "mixture", *in_full(["gpt2"])])
+@pytest.mark.parametrize("attention", ["naive", *in_full(["sdpa"])])
+@pytest.mark.parametrize("pass_", ["train_step", *in_full(["forward"])])
+def test_the_reference_decoder_as_anyone_s_module_takes_as_long_as_in_closed_form(
+    name, attention, pass_
+):
+    """On a device that never waits for its host, to 1.5%: layouts are seen there and derived here."""
+    shape = SHAPES[name]
+    with torch.device("meta"):
+        module = Decoder(shape, implementation(attention)).bfloat16()
+    ids = torch.zeros(4, 256, dtype=torch.long)
+    inputs = (ids,) if pass_ == "forward" else (ids, ids)
+    on = device(call_s=0.0)
+    found = module_time(capture_module(module, inputs, pass_=pass_), on)
+    case = ModelCase(
+        model=shape,
+        workload=Workload(batch_size=4, seq_len=256, pass_=pass_),
+        configuration=Configuration(precision="bf16", attention=attention),
+        device="cuda",
+    )
+    closed = step_time(case, on)
+    assert found.step_s.estimate == pytest.approx(closed.step_s.estimate, rel=0.015)
+    for mine, other in zip(found.phases, closed.phases, strict=True):
+        assert mine.phase == other.phase
+        assert mine.device_s == pytest.approx(other.device_s, rel=0.02)
+
+
+def test_it_stands_under_its_own_name():
+    capture = capture_module(torch.nn.Linear(8, 8), (torch.randn(4, 8),), tokens=4)
+    found = module_time(capture, device())
+    assert found.case == StepCase(
+        name="Linear forward", fingerprint=capture.fingerprint, device="cuda", tokens_per_step=4.0
+    )
+
+
+def test_a_single_query_is_bound_by_reading_keys_and_values():
+    """32 heads of 8192 positions of 128 in bf16: 64 MiB of keys, which are the values too, at 1 TB/s."""
+
+    class Decoding(torch.nn.Module):
+        def forward(self, q, k, v):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    q = torch.empty(1, 32, 1, 128, dtype=torch.bfloat16, device="meta")
+    k = torch.empty(1, 32, 8192, 128, dtype=torch.bfloat16, device="meta")
+    rates = {("bf16", "forward"): AttentionModel(1e-15, 0.0)}
+    on = device(call_s=0.0, attention=rates)
+    found = module_time(capture_module(Decoding(), (q, k, k)), on).operators[0]
+    assert found.bound == "memory"
+    assert found.device_s == pytest.approx(64 * 2**20 / 1e12, abs=3 * on.traffic.launch_s)
+
+
+def test_attention_without_a_mask_computes_twice_as_much():
+    class Attention(torch.nn.Module):
+        def __init__(self, causal):
+            super().__init__()
+            self.causal = causal
+
+        def forward(self, q):
+            attend = torch.nn.functional.scaled_dot_product_attention
+            return attend(q, q, q, is_causal=self.causal)
+
+    q = torch.randn(2, 4, 512, 64)
+    on = device(call_s=0.0)
+    masked, whole = (
+        module_time(capture_module(Attention(causal), (q,)), on).operators[0]
+        for causal in (True, False)
+    )
+    launch_s = on.traffic.launch_s
+    assert whole.device_s - launch_s == pytest.approx(2 * (masked.device_s - launch_s))
+
+
+def test_a_read_of_a_value_makes_the_host_wait():
+    class Longest(torch.nn.Module):
+        def forward(self, x, lengths):
+            return x[:, : int(lengths.max())] * 2
+
+    x = torch.empty(2, 16, 8)
+    found = module_time(capture_module(Longest(), (x, torch.tensor([3, 5]))), device())
+    assert [each.n_waits for each in found.phases] == [1]
+
+
+@pytest.mark.parametrize("call_us", [100.0, 0.001])
+def test_on_another_host_a_step_may_take_half_of_its_calls_and_twice(call_us):
+    """Where the host bounds it; the device's time is as sure as ever."""
+    capture = capture_module(torch.nn.Linear(8, 8), (torch.randn(4, 8),))
+    own, other = (
+        module_time(capture, device(call_s=call_us * 1e-6, host_is_known=known)).step_s
+        for known in (True, False)
+    )
+    assert own.estimate == other.estimate
+    if call_us < 1:
+        assert own == other
+    else:
+        assert other.high == pytest.approx(2 * own.estimate, rel=0.05)
+        assert other.low == pytest.approx(own.estimate / 2, rel=0.05)
+
+
+# Who waits for whom, by hand.
+
+
+def test_a_slow_device_is_waited_for():
+    assert queued_s([Stretch(10, 0.1, 1.0)]) == pytest.approx(1.0)
+
+
+def test_a_slow_host_is_waited_for():
+    assert queued_s([Stretch(10, 1.0, 0.1)]) == pytest.approx(1.0)
+
+
+def test_one_may_be_slow_in_one_phase_and_the_other_in_another():
+    """While the device is busy with b the host is already in the next step's a."""
+    a, b = Stretch(100, 1.0, 0.2), Stretch(10, 0.1, 0.9)
+    assert queued_s([a, b]) == pytest.approx(1.1, rel=0.01)
+
+
+def test_the_host_runs_no_further_ahead_than_the_queue_is_deep():
+    """a takes the host 3 ms a launch and the device next to nothing, b the device 6 s.
+
+    When b is issued the device is idle. For 6 s it is busy with b, and the host issues DEPTH
+    launches of the next a, 3.06 s, then waits: of 9 s it has done so many less in the end.
+    """
+    a, b = Stretch(3000, 9.0, 0.003), Stretch(1, 0.0, 6.0)
+    assert DEPTH == 1021
+    assert queued_s([a, b]) == pytest.approx(9.0 + 6.0 - 3.063, rel=0.002)
+
+
+def test_within_the_queue_only_the_longer_counts():
+    a, b = Stretch(900, 9.0, 0.003), Stretch(1, 0.0, 6.0)
+    assert queued_s([a, b]) == pytest.approx(9.0, rel=0.002)
+
+
+def test_a_host_that_waits_for_a_value_lets_the_device_wait_for_it():
+    """Without waits the host's 1 s lies behind the device's 3 s. After each of 3 waits the device
+    has nothing to do until the host has issued a launch."""
+    free, waiting = Stretch(400, 1.0, 3.0), Stretch(400, 1.0, 3.0, n_waits=3)
+    assert queued_s([free]) == pytest.approx(3.0)
+    assert queued_s([waiting]) == pytest.approx(3.0 + 3 * 1.0 / 400, rel=1e-3)
+
+
+def test_waits_cost_a_slow_host_what_the_device_then_does_alone():
+    """Each time the last launch, 0.01 s of the device's, is not overlapped."""
+    assert queued_s([Stretch(100, 2.0, 1.0, n_waits=9)]) == pytest.approx(2.0 + 9 * 0.01)
+
+
+def test_a_wait_lies_in_the_middle_of_its_launches():
+    """The host waits after half of a, when the device still has 0.3 s of the last step's b: it ends b and
+    that half, 0.1 s, alone, then the host's other half and b's 0.1 s follow."""
+    a, b = Stretch(100, 1.0, 0.2, n_waits=1), Stretch(10, 0.1, 0.9)
+    assert queued_s([a, b]) == pytest.approx(0.9 + 0.1 + 0.5, rel=0.02)
+
+
+def test_a_full_queue_is_what_the_device_still_has_to_do():
+    """The device is behind by DEPTH launches of 3 ms when the host goes on to b, which takes it 4 s."""
+    a, b = Stretch(3000, 0.003, 9.0), Stretch(1, 4.0, 0.0)
+    assert queued_s([a, b]) == pytest.approx(9.0 - 3.063 + 4.0, rel=1e-3)
+
+
+STRETCHES = st.lists(
+    st.builds(Stretch, st.integers(1, 300), st.floats(0, 1), st.floats(0, 1), st.integers(0, 5)),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(STRETCHES)
+def test_a_step_takes_the_longer_of_both_at_least_and_their_sum_at_most(stretches):
+    host_s, device_s = (sum(each[i] for each in stretches) for i in (1, 2))
+    found = queued_s(stretches)
+    assert found >= max(host_s, device_s) * (1 - 1e-9) - 1e-9
+    assert found <= (host_s + device_s) * (1 + 1e-9) + 1e-9

@@ -1,0 +1,310 @@
+"""The time of operators that are more than a product or a pass: fused, grouped, quantised, a loss, a sort."""
+
+import math
+from typing import Literal, NamedTuple
+
+from peakward.hardware.attention_backend import ComputeCapability
+from peakward.prediction.operators.linear import cut
+from peakward.prediction.operators.linear_loss import chunks
+from peakward.prediction.operators.tape import FLOAT, of_type
+from peakward.prediction.time import kernels
+from peakward.prediction.time.device_model import DeviceModel
+from peakward.prediction.time.kernels import PRODUCT_LAUNCHES
+from peakward.prediction.time.products import UNALIGNED_SLOWDOWN, ProductModel, Tile
+from peakward.records.op_graph import ITEM_BYTES, Operand, Operator
+
+# The time of a kernel that Inductor makes of several operators, from the bytes that it moves.
+#
+# Factors are over a plain addition of the same bytes, as in `kernels`. Found in traces of two train
+# steps on an H200 (torch 2.11, Triton 3.6: `small` and `2.7B` in bf16 with fused attention, 4 × 512),
+# each kernel's duration with the 0.9 µs that lay between it and the next. Of fp32 and of autocast there
+# is no trace: theirs are taken to be as far from their traffic.
+#
+# - Elementwise kernels: 0.94 to 1.17 from 13 to 126 MB; a copy into another layout 1.29 and 1.44.
+# - Joining parts (`cat`): each part's branch is run for every element, and loads but for its own nothing.
+# - Reductions along rows that fit a block's registers 0.98 to 1.37, those that loop over a row twice
+#   1.23 to 1.70; across rows, in two steps, 2.1 to 2.7 and then 3.2 to 3.7 µs.
+
+TRANSPOSED = 1.4
+"""A copy of heads side by side."""
+LONGEST_PERSISTENT_ROW = 1024
+"""Inductor keeps no more elements of a row in registers (`codegen/triton.py`)."""
+PERSISTENT, LOOPED = 1.15, 1.45
+MIXED = 1.8
+"""Sums along rows and across them in one kernel: 0.55 of the bandwidth for 4096 rows of 8192 on a
+GB200, by a maintainer's figures (PyTorch issue 185534); none was traced here."""
+OUTER = 2.5
+OUTER_FINISH_S = 1.4e-6
+"""On top of a launch."""
+SINGLE_BLOCK_S = 3e-6
+"""On top of a launch: the sum over all positions of the loss, 3.9 and 4.4 µs for 2048 of them."""
+
+
+class _Rate(NamedTuple):
+    """The rate that bounds a kernel beside its bytes."""
+
+    name: str
+    """An operator in it; the first that is found counts."""
+    elements_per_sm_s: float
+
+
+_RATES = (
+    _Rate("aten.silu_backward", 470e9 / 132),  # 500 and 444 · 10⁹ a second, of the joined halves.
+    _Rate("aten.cat", 360e9 / 132),  # RoPE, by pairs, 268 and 368, its gradient 409 and 345.
+    _Rate("aten._log_softmax_backward_data", 650e9 / 132),  # 697 and 622, rows of 10,000.
+    _Rate("aten._log_softmax", 535e9 / 132),  # 562 and 510: its exponentials.
+)
+"""Beside a launch."""
+
+
+def fused_s(operator: Operator, on: DeviceModel) -> float:
+    """Seconds of one call, from its launch to the next."""
+    moved_s = on.traffic.time_s(operator.bytes_read + operator.bytes_written)
+    return max(_factor(operator) * moved_s, _elements_s(operator, on)) + _start_s(operator)
+
+
+def _factor(operator: Operator) -> float:
+    if operator.name == "inductor.pointwise":
+        return TRANSPOSED if _joins_heads(operator) else 1.0
+    if operator.name == "inductor.outer_reduction":
+        return OUTER
+    if _mixed(operator):
+        return MIXED
+    return PERSISTENT if _row(operator) <= LONGEST_PERSISTENT_ROW else LOOPED
+
+
+def _joins_heads(operator: Operator) -> bool:
+    """Gradients of queries, keys and values, which go side by side."""
+    rows = len(operator.outputs[0].shape) == 3
+    return "aten.clone" in operator.fused and operator.phase == "backward" and rows
+
+
+def _mixed(operator: Operator) -> bool:
+    """It also gives sums across rows."""
+    return "aten._fused_rms_norm_backward" in operator.fused and any(
+        len(each.shape) == 2 and each.dtype == "float32" for each in operator.outputs
+    )
+
+
+def _row(operator: Operator) -> int:
+    return max(each.shape[-1] for each in operator.inputs if each.shape)
+
+
+def _elements_s(operator: Operator, on: DeviceModel) -> float:
+    rate = next((each for each in _RATES if each.name in operator.fused), None)
+    joins_only = operator.fused == ("aten.cat", "aten.clone")
+    if rate is None or joins_only or "aten.nll_loss_forward" in operator.fused:
+        return 0.0
+    given = operator.outputs if operator.name == "inductor.pointwise" else operator.inputs
+    elements = max(each.n_elements for each in given)
+    return on.traffic.launch_s + elements / (on.n_sms * rate.elements_per_sm_s)
+
+
+def _start_s(operator: Operator) -> float:
+    if "aten.nll_loss_forward" in operator.fused:
+        return SINGLE_BLOCK_S
+    finishes = operator.name == "inductor.outer_reduction" and len(operator.inputs) == 1
+    return OUTER_FINISH_S if finishes else 0.0
+
+
+# The time of products of all groups in one kernel: CUTLASS's, as torch takes it.
+#
+# After `GroupMM.cu` (ATen/native/cuda): one kernel fills a table of the groups, then another goes
+# through the tiles of all groups, each in clusters of two along the rows. Where a group has few rows
+# or columns, and on compute capability 10 always, tiles are small. Groups are taken to be alike; of
+# fewer rows than groups, each is a group. Tiles and waves are priced as `products` prices cuBLAS's; no
+# grouped product was measured.
+
+LAUNCHES = 2.0
+SMALL: Tile = (64, 128)
+LARGE: Tile = (128, 256)
+FEW = 128
+"""Rows or columns of one group, up to which tiles are small."""
+CLUSTER = 2
+"""Tiles along the rows that run together, whether there are rows for both or not."""
+_BLACKWELL = 10
+
+
+class Groups(NamedTuple):
+    """So many products of (m, k) and (k, n)."""
+
+    n: int
+    m: int
+    columns: int
+    k: int
+
+
+def groups(operator: Operator) -> Groups:
+    """The groups of a call of `_grouped_mm`, from the shapes that it gets: rows, columns or k are cut."""
+    a, b = (each.shape for each in operator.inputs[:2])
+    if len(a) == len(b) == 3:
+        return Groups(a[0], a[1], b[2], a[2])
+    if len(a) == len(b):
+        n_groups = operator.outputs[0].shape[0]
+        return Groups(n_groups, a[0], b[1], math.ceil(a[1] / n_groups))
+    if len(b) == 3:
+        n_groups = min(b[0], max(a[0], 1))
+        return Groups(n_groups, math.ceil(a[0] / n_groups), b[2], a[1])
+    n_groups = min(a[0], max(b[1], 1))
+    return Groups(n_groups, a[1], math.ceil(b[1] / n_groups), a[2])
+
+
+def compute_s(each: Groups, on: ProductModel, compute_capability: ComputeCapability) -> float:
+    """Seconds of their tiles, in whole waves."""
+    few = min(each.m, each.columns) <= FEW or compute_capability[0] == _BLACKWELL
+    a, b = SMALL if few else LARGE
+    rows = CLUSTER * math.ceil(each.m / (CLUSTER * a))
+    return on.waves_s(a, b, each.n * rows * math.ceil(each.columns / b), each.k)
+
+
+# The time of a product with quantised weights, as that of reading them: once for every so many rows.
+#
+# The kernels widen what they read beside multiplying it, so that few rows take a share of a copy's rate that
+# falls with their number, and many take as often as long as they are parts. Shares are of 4,096 × 14,336 in
+# bf16 on an H100, less what such calls of a bf16 product of one row took beyond `products`, 6.7 µs: of up to
+# 16 rows by `2026-11-23-h100-kernel-speed-quantized_matmul`, of int8 by the one of 2026-11-22 (`…-2`, from
+# an L2 with nothing to write back, has one row at the same ratio to a bf16 product, int8 of 16 at a larger);
+# of more rows by `2026-11-22-h100-kernel-sweep-quantized_matmul`. int4 of 16 rows takes less where its
+# columns are split, or over many channels (`2026-11-23-…-3`): 20.0 µs of 14,336 × 4,096 where 22.9 are
+# foretold, 109 of 128,256 channels for 154. Of steps none was measured, and of fp32 inputs nothing.
+
+SHARES: dict[int, dict[int, float]] = {
+    8: {1: 0.83, 16: 0.82, 32: 0.6, 64: 0.45},
+    4: {8: 0.84, 16: 0.61, 32: 0.51, 64: 0.38},
+}
+"""Share of a copy's bandwidth, by bits and by rows that a program takes. That of int8 and 32 rows lies
+between its neighbours."""
+
+
+class ProductTime(NamedTuple):
+    """The time of one call."""
+
+    device_s: float
+    n_launches: float
+    bound: Literal["memory", "launch"]
+
+
+def product_time(operator: Operator, model: ProductModel, on: DeviceModel) -> ProductTime:
+    """The model is of the type of x."""
+    x, weight, scale = operator.inputs
+    (y,) = operator.outputs
+    n_in, n_out = x.shape[-1], y.shape[-1]
+    n_rows, bits = x.n_elements // n_in, 8 if weight.dtype == "int8" else 4
+    rows, n_splits = cut(n_rows, n_in, n_out, bits=bits, compute=x.dtype)
+    n_parts = -(-n_rows // rows)
+    moved = n_parts * (weight.n_bytes + scale.n_bytes) + x.n_bytes + y.n_bytes
+    read_s = moved / (SHARES[bits][rows] * model.bytes_per_s)
+    start_s = model.opening_s(rows)
+    sums_s, n_launches = 0.0, 1.0
+    if n_splits > 1:
+        sums_s = on.traffic.time_s(n_splits * y.n_elements * ITEM_BYTES[FLOAT] + y.n_bytes)
+        n_launches = 2.0
+    return ProductTime(
+        start_s + read_s + sums_s, n_launches, "launch" if start_s > read_s else "memory"
+    )
+
+
+# The time of Peakward's cross-entropy with the output layer in it, as that of its parts.
+#
+# Products are taken to run as cuBLAS's do, though the recomputed loss makes its logits in a kernel of its
+# own; a chunk of logits is read and written once more, and gradients in fp32 are read and written for each
+# chunk but the first. Every number of it is `NEVER_MEASURED`.
+
+_WHICH = {
+    "chunked": slice(3),
+    "whole": slice(2),
+    "whole_backward": slice(2, 3),
+    "recomputed": slice(1),
+    "recomputed_backward": slice(3),
+}
+"""Products that an operator multiplies: the logits, the stream's gradient and the weight's."""
+
+
+class LossTime(NamedTuple):
+    """The time of one call."""
+
+    device_s: float
+    n_launches: float
+    bound: Literal["compute", "memory"]
+
+
+def loss_time(operator: Operator, model: ProductModel, on: DeviceModel) -> LossTime:
+    """The time of one of `PRODUCTS`; the model is of the type that it multiplies in."""
+    kind = operator.name.removeprefix("peakward.linear_cross_entropy_")
+    hidden, weight = operator.outputs if kind == "whole_backward" else operator.inputs[:2]
+    (n_tokens, width), vocab = hidden.shape, weight.shape[0]
+    slowdown = 1.0 if model.kernel.item_bytes > 2 or model.aligned(width) else UNALIGNED_SLOWDOWN
+    logits, of_hidden = (n_tokens, vocab, width), (n_tokens, width, vocab)
+    sizes = [logits, of_hidden, (vocab, width, n_tokens)][_WHICH[kind]]
+    if kind == "recomputed":  # Its logits never reach memory.
+        compute_s = slowdown * model.compute_s(*logits)
+        memory_s = on.traffic.time_s(operator.bytes_read + operator.bytes_written)
+        return LossTime(model.start_s + max(compute_s, memory_s), 3.0, _bound(compute_s, memory_s))
+    products_s = sum(
+        max(slowdown * model.compute_s(*each), model.memory_s(*each)) for each in sizes
+    )
+    n_chunks = 1
+    if not kind.startswith("whole"):
+        n_chunks, _ = chunks(hidden, weight, of_tokens=kind == "chunked")
+    n_passes, passed_bytes = _passes(kind, hidden, weight, n_chunks)
+    passes_s = on.traffic.time_s(2 * passed_bytes)
+    starts_s = n_chunks * len(sizes) * model.start_s
+    n_launches = n_chunks * len(sizes) * PRODUCT_LAUNCHES + n_passes + 1
+    return LossTime(starts_s + products_s + passes_s, n_launches, _bound(products_s, passes_s))
+
+
+def _passes(kind: str, hidden: Operand, weight: Operand, n_chunks: int) -> tuple[int, int]:
+    """Beside products: launches, and bytes that are read and written once. Of sums in fp32 products do
+    that by themselves."""
+    logits_bytes = hidden.shape[0] * weight.shape[0] * ITEM_BYTES[hidden.dtype]
+    sums = weight if kind == "chunked" else hidden
+    sums_bytes = (n_chunks - 1) * of_type(sums, FLOAT).n_bytes
+    if kind == "whole_backward":
+        return 1, 2 * hidden.n_bytes
+    return (
+        (0, sums_bytes) if kind == "recomputed_backward" else (n_chunks, logits_bytes + sums_bytes)
+    )
+
+
+def _bound(compute_s: float, memory_s: float) -> Literal["compute", "memory"]:
+    return "compute" if compute_s > memory_s else "memory"
+
+
+# The time of dealing tokens to experts: sorting visits, and moving rows into their order and back.
+#
+# From torch's sources (`Sort.cpp`, `SortStable.cu`, `TensorTopK.cu` and `Indexing.cu` in ATen/native/cuda)
+# and the rates of other kernels; none of these was traced.
+
+SHORT_SORT = 4096
+"""Up to so many elements one block sorts them in place, after a copy and a numbering."""
+SHORT_SORT_LAUNCHES = 3.0
+RADIX_LAUNCHES = 12.0
+"""CUB's, 8 bits of an int64 in each of 8 passes, with the numbering, a histogram, its sums and a
+fill. Each pass reads and writes keys and indices."""
+TOPK_LAUNCHES = 2.0
+"""Launches to choose from a row, and then to bring the choice in order."""
+BY_ROWS = ("index_select", "index_add", "scatter")
+"""Element by element: each finds the place of its row first."""
+
+
+def routing(name: str, operator: Operator, on: DeviceModel) -> tuple[float, float] | None:
+    """Seconds and launches of one call; None of an operator that is no such."""
+    launch_s, moved = on.traffic.launch_s, operator.bytes_read + operator.bytes_written
+    if name == "sort":
+        return _sort(operator, on)
+    if name == "topk":
+        return (TOPK_LAUNCHES - 1) * launch_s + on.traffic.time_s(moved), TOPK_LAUNCHES
+    if name not in BY_ROWS:
+        return None
+    elements = math.prod(operator.outputs[0].shape)
+    elements_s = launch_s + elements / (on.n_sms * kernels.ELEMENTS_PER_SM_S)
+    return max(kernels.SCATTERED * on.traffic.time_s(moved), elements_s), 1.0
+
+
+def _sort(operator: Operator, on: DeviceModel) -> tuple[float, float]:
+    """The time and launches to sort one row."""
+    n_launches = RADIX_LAUNCHES
+    if operator.inputs[0].shape[-1] <= SHORT_SORT:
+        n_launches = SHORT_SORT_LAUNCHES
+    a_pass = 2 * operator.bytes_written  # Both results, read and written.
+    return n_launches * on.traffic.time_s(a_pass), n_launches
