@@ -58,7 +58,7 @@ class OperatorTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     phase: Phase
     module: str | None
     category: str
-    """The operator's purpose, by `prediction.operators.category`."""
+    """The operator's purpose, by `prediction.operators.op_graph.category`."""
     n_calls: int
     flops: int
     """FLOPs of all calls. Bytes and seconds are of all calls too."""

@@ -16,11 +16,11 @@ from peakward.prediction.memory import compiled_passes as compiled_step
 from peakward.prediction.memory import passes
 from peakward.prediction.memory.passes import Passes, SavedRun
 from peakward.prediction.memory.timeline import Mark, Timeline, workspace
-from peakward.prediction.operators import block, optimizer, readout
+from peakward.prediction.operators import block, readout
 from peakward.prediction.operators.linear import Linear, layers
 from peakward.prediction.operators.plan import OWN_KERNELS, Plan, plan
 from peakward.prediction.operators.tape import FLOAT, of_type
-from peakward.prediction.operators.weights import sizes, weights
+from peakward.prediction.operators.weights import sizes, state_in_memory, update_in_memory, weights
 from peakward.prediction.operators.writer import Value, Writer
 from peakward.prediction.traffic import TOKEN_ID_BYTES
 from peakward.records.case import Checkpointing, ModelCase, Optimizer, Workload
@@ -127,7 +127,7 @@ def _rehearse(line: Timeline, plan: Plan, case: ModelCase) -> None:
     if case.workload.trains:
         workspace(line)
     if case.workload.pass_ == "train_step":
-        optimizer.state_in_memory(line, plan)
+        state_in_memory(line, plan)
 
 
 def _step(
@@ -153,8 +153,8 @@ def _step(
     if workload.pass_ == "train_step":
         line.enter("optimizer")
         if first and not configuration.cuda_graphs:
-            optimizer.state_in_memory(line, plan)
-        optimizer.update_in_memory(line, plan, configuration.optimizer)
+            state_in_memory(line, plan)
+        update_in_memory(line, plan, configuration.optimizer)
     return spans
 
 

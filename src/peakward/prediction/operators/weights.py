@@ -1,13 +1,18 @@
-"""The parameters as tensors, in the order of the model, with the modules that own them."""
+"""The parameters as tensors, in the order of the model, and the optimiser's step over them."""
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from peakward.prediction.memory.timeline import Timeline
 from peakward.prediction.operators import experts, readout
 from peakward.prediction.operators.linear import BLOCK, Linear, layers
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import alike, tensor
+from peakward.prediction.operators.tape import DOUBLE, FLOAT, INT32, Tape, alike, tensor
+from peakward.records.case import Optimizer
 from peakward.records.op_graph import Operand
+
+# The parameters, with the modules that own them.
 
 
 class Weight(NamedTuple):
@@ -70,3 +75,154 @@ def _norm(plan: Plan, module: str, n: int) -> list[Weight]:
 def _linear(layer: Linear, n: int) -> list[Weight]:
     vector = [Weight(layer.module, layer.bias_vector, n)] if layer.bias else []
     return [Weight(layer.module, layer.weight, n), *vector]
+
+
+# AdamW: torch's tensor by tensor, over lists of tensors, or as one fused operator; or Peakward's.
+#
+# After Loshchilov & Hutter 2019, as `torch/optim/adamw.py` has it. Its step counts are scalars, each a
+# tensor; moments and their square roots are in the parameters' type.
+
+_Tensors = tuple[Operand, ...]
+Implementation = Optimizer | Literal["adamw-foreach-captured"]
+"""Over lists, in a form that a CUDA graph can hold: the step counts are on the GPU, and so is all that
+is made of them."""
+
+
+def adamw(tape: Tape, plan: Plan, implementation: Implementation) -> None:
+    """One update of every parameter."""
+    found = weights(plan)
+    if implementation == "adamw-loop":
+        for weight in found:
+            with tape.times(weight.n):
+                tape.changed("add_", tensor(FLOAT))
+                _update(tape, "", (weight.tensor,))
+        return
+    if implementation == "adamw-triton":
+        _own_kernel(tape, found)
+        return
+    every = every_weight(plan)
+    steps = Operand(shape=(), dtype=FLOAT, count=sum(each.n for each in found))
+    if implementation == "adamw-foreach":
+        tape.call("_foreach_add_", (steps, tensor(FLOAT)), (steps,))
+        _update(tape, "_foreach_", every)
+    elif implementation == "adamw-foreach-captured":
+        _captured(tape, every, steps)
+    elif plan.loss_scaled:
+        _fused_if_finite(tape, every, steps)
+    else:
+        tape.call("_foreach_add_", (steps,), (steps,))
+        tape.call("_fused_adamw_", every * 4 + (steps,), every * 3)
+
+
+def _fused_if_finite(tape: Tape, every: _Tensors, steps: Operand) -> None:
+    """The operator gets a flag by which it changes nothing, and so must the step counts."""
+    infinite = tape.pointwise("add", tensor(FLOAT))
+    tape.call("_foreach_add_", (steps,), (steps,))
+    tape.call("_fused_adamw_", every * 4 + (steps, infinite), every * 3)
+    read = steps.n_bytes + infinite.n_bytes  # The flag is given once for each count.
+    tape.call("_foreach_sub_", (steps, steps), (steps,), bytes_read=read)
+
+
+def _own_kernel(tape: Tape, found: Sequence[Weight]) -> None:
+    """Peakward's (`kernels/ops/adamw`): one launch a tensor, after what all of them share is made in
+    double precision: rate and correction, from one step count."""
+    count = tape.cast(tape.changed("add_", tensor(FLOAT)), DOUBLE)
+    for _ in ("lr / (1 - beta1ᵗ)", "1 / (1 - beta2ᵗ)"):
+        for name in ("pow", "rsub", "reciprocal", "mul"):
+            tape.pointwise(name, count)
+    both = tensor(DOUBLE, 2)
+    tape.call("stack", (Operand(shape=(), dtype=DOUBLE, count=2),), (both,))
+    shared = tape.cast(both, FLOAT)
+    for weight in found:
+        each = weight.tensor
+        with tape.times(weight.n):
+            tape.own("adamw", (each, each, each, each, shared), (each, each, each))
+
+
+def _captured(tape: Tape, every: _Tensors, steps: Operand) -> None:
+    """`capturable`: the corrections are lists of scalars, by which the roots are divided."""
+    tape.call("_foreach_add_", (steps,), (steps,))
+    _moments(tape, "_foreach_", every)
+    for name in ("pow", "pow", "sub_", "sub_", "neg_", "div_", "reciprocal_", "sqrt_"):
+        tape.call(f"_foreach_{name}", (steps,), (steps,))
+    tape.call("_foreach_sqrt", every, every)
+    tape.call("_foreach_div_", (*every, steps), every)
+    tape.call("_foreach_add_", every, every)
+    tape.call("_foreach_div_", (*every, steps), every)
+    _in_place(tape, "_foreach_addcdiv_", every, 3)
+
+
+def _update(tape: Tape, prefix: str, each: _Tensors) -> None:
+    """Decay, both moments, then the step; `each` stands for parameters and for whatever is theirs."""
+    _moments(tape, prefix, each)
+    tape.call(prefix + "sqrt", each, each)
+    if prefix:
+        _in_place(tape, prefix + "div_", each, 1)
+    else:
+        tape.call("div", each, each)
+    _in_place(tape, prefix + "add_", each, 1)
+    _in_place(tape, prefix + "addcdiv_", each, 3)
+
+
+def _moments(tape: Tape, prefix: str, each: _Tensors) -> None:
+    _in_place(tape, prefix + "mul_", each, 1)
+    _in_place(tape, prefix + "lerp_", each, 2)
+    _in_place(tape, prefix + "mul_", each, 1)
+    _in_place(tape, prefix + "addcmul_", each, 3, n_read=2)  # The gradient is given twice.
+
+
+def _in_place(
+    tape: Tape, name: str, each: _Tensors, n_operands: int, n_read: int | None = None
+) -> None:
+    read = sum(x.n_bytes for x in each) * (n_operands if n_read is None else n_read)
+    tape.call(name, each * n_operands, each, bytes_read=read)
+
+
+# AdamW's state and temporaries (`torch/optim/adam.py`).
+
+
+def state_in_memory(line: Timeline, plan: Plan) -> None:
+    """Two moments of every parameter, in its type."""
+    line.keep(*line.ops(2 * sizes(plan), category="optimizer_state"))
+
+
+def update_in_memory(line: Timeline, plan: Plan, implementation: Optimizer) -> None:
+    """Over lists, the root of every second moment at once; tensor by tensor, the root and its
+    quotient; in one kernel nothing."""
+    if implementation == "adamw-foreach":
+        line.ops(sizes(plan))
+    elif implementation == "adamw-loop":
+        line.ops((max(sizes(plan)),) * 2)
+    else:
+        line.ops(())
+
+
+# The operators that a loss scale adds to a step of fp16: torch's `GradScaler`, where no infinity is found.
+#
+# After Micikevicius et al. 2018, "Mixed precision training". The scale is a tensor of one element
+# on the GPU. A step that finds an infinity leaves the optimiser's update out; that is not stated.
+
+_SCALAR = tensor(FLOAT)
+
+
+def scale_loss(tape: Tape) -> None:
+    """The loss times the scale, and the gradient of that."""
+    for _ in ("loss", "gradient"):
+        tape.pointwise("mul", _SCALAR, _SCALAR)
+
+
+def unscale(tape: Tape, plan: Plan) -> None:
+    """All gradients by the reciprocal of the scale, and whether any is infinite."""
+    tape.cast(tape.pointwise("reciprocal", tape.cast(_SCALAR, DOUBLE)), FLOAT)
+    tape.made("full", FLOAT)
+    for _ in ("reciprocal", "found infinity"):
+        tape.call("_to_copy", (_SCALAR,), (_SCALAR,))  # For the device of the gradients.
+    gradients = every_weight(plan)
+    inputs, outputs = (*gradients, _SCALAR, _SCALAR), (*gradients, _SCALAR)
+    tape.call("_amp_foreach_non_finite_check_and_unscale_", inputs, outputs)
+
+
+def update_scale(tape: Tape) -> None:
+    """Updates the scale and the steps since it grew, by whether an infinity was found."""
+    since = tensor(INT32)
+    tape.call("_amp_update_scale_", (_SCALAR, since, _SCALAR), (_SCALAR, since))

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from peakward.prediction.operators.category import category
-from peakward.prediction.operators.op_graph import op_graph
+from peakward.prediction.operators.op_graph import category, op_graph
 from peakward.prediction.operators.tape import INT32
 from peakward.prediction.time import dispatch
 from peakward.prediction.time.device_model import DeviceModel

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from peakward.prediction.floor import Ceilings, roof
-from peakward.prediction.operators.category import category
+from peakward.prediction.operators.op_graph import category
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.operator_time import cost
 from peakward.prediction.time.setting import of_case

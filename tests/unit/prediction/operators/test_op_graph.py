@@ -6,8 +6,7 @@ import pytest
 from peakward.models.presets import MODELS, model
 from peakward.prediction.flops import attended_pairs, phase_flops
 from peakward.prediction.operators import tape
-from peakward.prediction.operators.category import category
-from peakward.prediction.operators.op_graph import op_graph
+from peakward.prediction.operators.op_graph import category, op_graph
 from peakward.prediction.parameters import n_parameters
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.op_graph import Operator

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from peakward.prediction.floor import ceilings, compute_type, roof
-from peakward.prediction.operators.category import category
-from peakward.prediction.operators.op_graph import op_graph
+from peakward.prediction.operators.op_graph import category, op_graph
 from peakward.records.calibration import MatmulRate
 from peakward.records.profile import OperatorRate
 from peakward.studies.engine import view

@@ -9,8 +9,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from peakward.prediction.operators.category import category
-from peakward.prediction.operators.op_graph import op_graph
+from peakward.prediction.operators.op_graph import category, op_graph
 from peakward.records import codec
 from peakward.records.study import Study
 from stored_results import index
