@@ -8,10 +8,12 @@ one of them writes to it. A page that no row lists any more is free for any othe
 
 from collections.abc import Sequence
 from math import ceil
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from peakward.kernels.ops.decode_attention.api import paged_decode_attention
 from peakward.kernels.ops.decode_attention.reference import gathered
 from peakward.lab.inference.sequences import Pass, SequenceCache
 from peakward.records.errors import PeakwardError
@@ -77,10 +79,12 @@ class PagedCache(SequenceCache):
         n_rows: int,
         n_pages: int,
         page_size: int = 16,
-        device: str,
         dtype: torch.dtype,
+        **others: Any,
     ) -> None:
-        super().__init__(shape, n_rows=n_rows, limit=n_pages * page_size, device=device)
+        """The others are `SequenceCache`'s: device, attention."""
+        super().__init__(shape, n_rows=n_rows, limit=n_pages * page_size, **others)
+        device = self.device
         self.page_size, self.pages = page_size, Pages(n_pages)
         self.tables: list[list[int]] = [[] for _ in range(n_rows)]
         self.block_table = torch.zeros((n_rows, n_pages), dtype=torch.int32, device=device)
@@ -125,6 +129,10 @@ class PagedCache(SequenceCache):
     def read(self, layer: int, at: Pass) -> tuple[Tensor, Tensor]:
         table = self.block_table[at.rows, : ceil(at.longest / self.page_size)]
         return gathered(self.keys[layer], table), gathered(self.values[layer], table)
+
+    def attend(self, layer: int, at: Pass, q: Tensor) -> Tensor:
+        pages, table = (self.keys[layer], self.values[layer]), self.block_table[at.rows]
+        return paged_decode_attention(q, *pages, table, at.ends, window=self.shape.window)
 
     def slots(self, at: Pass) -> Tensor:
         n_pages = ceil(at.longest / self.page_size)

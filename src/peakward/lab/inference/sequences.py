@@ -11,12 +11,14 @@ tokens, and may keep the first ones too. `paged.PagedCache` holds pages that row
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from peakward.kernels.ops.attention.api import AttentionFn
+from peakward.kernels.ops.attention.own import DECODE
+from peakward.kernels.ops.decode_attention.api import MOST_QUERIES, decode_attention
 from peakward.kernels.ops.rotation.api import rotate
 from peakward.lab.models.decoder import positions, rotation, score_bias, slopes
 from peakward.records.errors import PeakwardError
@@ -29,12 +31,29 @@ EMPTY = -1
 class SequenceCache(ABC):
     """Keys and values of `n_rows` sequences; `lengths` are those held."""
 
-    def __init__(self, shape: ModelShape, *, n_rows: int, limit: float, device: str) -> None:
+    def __init__(
+        self,
+        shape: ModelShape,
+        *,
+        n_rows: int,
+        limit: float,
+        device: str,
+        attention: Literal["as-model", "flash-decode"] = "as-model",
+    ) -> None:
         """
         Args:
             limit: the most tokens of a row.
+            attention: of new tokens to those held: the model's own, with a mask, or Peakward's kernel where
+                they are at most 8 in a row.
+
+        Raises:
+            PeakwardError: the kernel, for a model with a bias on scores.
         """
-        self.shape, self.device = shape, device
+        if attention == DECODE and shape.positions == "alibi":
+            raise PeakwardError(
+                f"expected no bias on scores for {DECODE}, got {shape.name} with ALiBi: take as-model"
+            )
+        self.shape, self.device, self.attention = shape, device, attention
         self.limit = min(limit, shape.max_seq_len) if shape.positions == "learned" else limit
         self.lengths = [0] * n_rows
         self.held = torch.zeros(n_rows, dtype=torch.int64, device=device)
@@ -98,6 +117,10 @@ class SequenceCache(ABC):
     def read(self, layer: int, at: "Pass") -> tuple[Tensor, Tensor]:
         """The keys and values in all slots of the pass, (rows, kv_heads, slots, head_dim)."""
 
+    def attend(self, layer: int, at: "Pass", q: Tensor) -> Tensor:
+        """Attention to the layer by the kernel: (rows, heads, n, head_dim) → the same shape."""
+        raise NotImplementedError
+
     @abstractmethod
     def slots(self, at: "Pass") -> Tensor:
         """The position that each slot holds after the pass, broadcast to (rows, slots)."""
@@ -131,6 +154,8 @@ class PassLayer(NamedTuple):
         cache.write(self.number, self.at, k, v)
         if self.at.is_first:
             return attention(q, k, v, window=window, bias=bias)
+        if self.at.by_kernel:
+            return cache.attend(self.number, self.at, q)
         keys, values = cache.read(self.number, self.at)
         return attention(q, keys, values, window=None, bias=bias)
 
@@ -143,9 +168,12 @@ class Pass:
         self.longest = max(cache.lengths[rows]) + n
         """The tokens of the longest row, the new ones included."""
         self.is_first = self.longest == n
+        self.by_kernel = cache.attention == DECODE and not self.is_first and n <= MOST_QUERIES
         self.start: int | Tensor = 0 if self.is_first else cache.held[rows]
         self.own = positions(n, cache.held[rows])
         """The positions of the new tokens, (rows, n)."""
+        self.ends = cache.held[rows] + n
+        """The tokens of each row, the new ones included."""
         self.layers = [PassLayer(self, number) for number in range(cache.shape.n_layers)]
 
     def bias(self, n: int, like: Tensor) -> Tensor | None:
@@ -153,6 +181,8 @@ class Pass:
         shape = self.cache.shape
         if self.is_first:
             return score_bias(shape, n, like)
+        if self.by_kernel:
+            return None
         # (rows, n, slots) from here on.
         slots = self.cache.slots(self)[:, None]
         distance = self.own[..., None] - slots
@@ -178,8 +208,9 @@ class SlottedCache(SequenceCache):
         limit: float,
         device: str,
         dtype: torch.dtype,
+        **attention: Any,
     ) -> None:
-        super().__init__(shape, n_rows=n_rows, limit=limit, device=device)
+        super().__init__(shape, n_rows=n_rows, limit=limit, device=device, **attention)
         size = (shape.n_layers, n_rows, shape.n_kv_heads, n_slots, shape.head_dim)
         self.keys = torch.zeros(size, device=device, dtype=dtype)
         self.values = torch.zeros(size, device=device, dtype=dtype)
@@ -202,12 +233,9 @@ class SlottedCache(SequenceCache):
 class ContiguousCache(SlottedCache):
     """Room for `capacity` tokens in every row; a token's slot is its position."""
 
-    def __init__(
-        self, shape: ModelShape, *, n_rows: int, capacity: int, device: str, dtype: torch.dtype
-    ) -> None:
-        super().__init__(
-            shape, n_rows=n_rows, n_slots=capacity, limit=capacity, device=device, dtype=dtype
-        )
+    def __init__(self, shape: ModelShape, *, capacity: int, **others: Any) -> None:
+        """The others are `SlottedCache`'s: n_rows, device, dtype, attention."""
+        super().__init__(shape, n_slots=capacity, limit=capacity, **others)
 
     def written(self, at: Pass) -> tuple[Tensor, slice | Tensor]:
         return at.own, slice(None)
@@ -215,6 +243,10 @@ class ContiguousCache(SlottedCache):
     def read(self, layer: int, at: Pass) -> tuple[Tensor, Tensor]:
         held = (layer, at.rows, slice(None), slice(0, at.longest))
         return self.keys[held], self.values[held]
+
+    def attend(self, layer: int, at: Pass, q: Tensor) -> Tensor:
+        keys, values = self.keys[layer, at.rows], self.values[layer, at.rows]
+        return decode_attention(q, keys, values, at.ends, window=self.shape.window)
 
     def slots(self, at: Pass) -> Tensor:
         return torch.arange(at.longest, device=self.device)[None]

@@ -210,3 +210,39 @@ def test_too_small_caches_say_so(make_decoder):
     found = pages.prefill(model, 1, [2] * 5)
     expected = model(torch.full((1, 5), 2))[:, -1]
     assert close(found, expected, model.shape.n_layers)
+
+
+@pytest.mark.parametrize("kind", ["contiguous", "pages"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"n_kv_heads": 2}, {"n_kv_heads": 1, "window": 5}], ids=str
+)
+@torch.no_grad()
+def test_by_the_kernel(kind, changes, make_decoder):
+    """Interpreted where there is no GPU, in fp32: as close to fp64 as the mask of the model's own is."""
+    pytest.importorskip("triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    exact = make_decoder(changes)
+    model = make_decoder(changes).float().to(device)
+    whole = texts(model.shape.vocab_size, [n + STEPS for n in PROMPTS])
+    expected = torch.cat(
+        [exact(text[None])[0, n - 1 :] for text, n in zip(whole, PROMPTS, strict=True)]
+    )
+    errors = []
+    for attention in ("as-model", "flash-decode"):
+        on = {"n_rows": 3, "device": device, "dtype": torch.float32, "attention": attention}
+        cache = (
+            ContiguousCache(model.shape, capacity=LONGEST, **on)
+            if kind == "contiguous"
+            else PagedCache(model.shape, n_pages=20, page_size=4, **on)
+        )
+        found = torch.cat(through(cache, model, [text.to(device) for text in whole])).cpu()
+        errors.append(float((found - expected).norm() / expected.norm()))
+    own, of_kernel = errors
+    assert 0 < of_kernel <= 2 * own
+
+
+def test_the_kernel_has_no_bias(make_shape):
+    with pytest.raises(PeakwardError, match="ALiBi"):
+        ContiguousCache(
+            make_shape(positions="alibi"), capacity=8, attention="flash-decode", **ON_CPU
+        )
