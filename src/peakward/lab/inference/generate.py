@@ -59,7 +59,7 @@ def generate(
     began = perf_counter()
     logits = torch.cat([cache.prefill(model, row, ids) for row, ids in enumerate(prompts)])
     out[:, 0] = chosen(logits, by, generator)
-    _wait(device)
+    wait(device)
     first = perf_counter()
     ended = torch.isin(out[:, 0], last)
     watched, n_steps, positions = _Ended(device), 0, 0
@@ -71,10 +71,10 @@ def generate(
         positions += sum(cache.reach(row) for row in range(len(prompts)))
         out[:, n_steps] = chosen(logits, by, generator)
         ended = ended | torch.isin(out[:, n_steps], last)
-    _wait(device)
+    wait(device)
     done = perf_counter()
     return Generated(
-        tokens=[_up_to_end(row, ends) for row in out[:, : n_steps + 1].tolist()],
+        tokens=[up_to_end(row, ends) for row in out[:, : n_steps + 1].tolist()],
         prefill_s=first - began,
         decode_s=done - first,
         n_steps=n_steps,
@@ -105,11 +105,13 @@ class _Ended:
         return False
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Waits for what a GPU still has to do."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def _up_to_end(tokens: list[int], ends: frozenset[int]) -> list[int]:
+def up_to_end(tokens: list[int], ends: frozenset[int]) -> list[int]:
+    """The tokens up to the first of `ends`, itself included."""
     last = next((at for at, token in enumerate(tokens) if token in ends), len(tokens))
     return tokens[: last + 1]

@@ -113,12 +113,13 @@ class PagedCache(SequenceCache):
         self._set_length(onto, self.lengths[row])
         self._show(onto)
 
-    def release(self, row: int) -> None:
-        super().release(row)
+    def trim(self, row: int, length: int) -> None:
+        super().trim(row, length)
+        kept = ceil(length / self.page_size)
         # The last one first: a page is forgotten before the page that it stands behind.
-        for page in reversed(self.tables[row]):
+        for page in reversed(self.tables[row][kept:]):
             self.pages.drop(page)
-        self.tables[row] = []
+        del self.tables[row][kept:]
 
     def write(self, layer: int, at: Pass, k: Tensor, v: Tensor) -> None:
         table = self.block_table[at.rows].long()

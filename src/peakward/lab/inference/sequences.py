@@ -83,6 +83,14 @@ class SequenceCache(ABC):
         Raises:
             PeakwardError: they are more than the cache has room for.
         """
+        return self.all_logits(model, ids, rows, n_logits=1)[:, -1]
+
+    def all_logits(self, model: nn.Module, ids: Tensor, rows: slice, *, n_logits: int) -> Tensor:
+        """As `logits`, behind each of the last `n_logits` of the ids: (rows, n_logits, vocab).
+
+        Raises:
+            PeakwardError: they are more than the cache has room for.
+        """
         n = ids.shape[1]
         if (longest := max(self.lengths[rows]) + n) > self.limit:
             raise PeakwardError(
@@ -90,15 +98,19 @@ class SequenceCache(ABC):
                 "make a larger cache, or generate fewer tokens"
             )
         self._make_room(rows, n)
-        found: Tensor = model(ids, cache=Pass(self, rows, n))
+        found: Tensor = model(ids, cache=Pass(self, rows, n), n_logits=n_logits)
         self.lengths[rows] = [length + n for length in self.lengths[rows]]
         self.held[rows] += n
-        return found[:, -1]
+        return found
 
     def release(self, row: int) -> None:
         """Empties a row."""
-        self.lengths[row] = 0
-        self.held[row] = 0
+        self.trim(row, 0)
+
+    def trim(self, row: int, length: int) -> None:
+        """Keeps the first tokens of a row alone."""
+        self.lengths[row] = length
+        self.held[row] = length
 
     def reach(self, row: int) -> int:
         """The number of positions that the last token of a row attended to."""

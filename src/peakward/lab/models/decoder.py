@@ -253,13 +253,17 @@ class Decoder(nn.Module):
             self.readout.head.weight = self.embedding.weight
 
     def forward(
-        self, ids: Tensor, targets: Tensor | None = None, cache: "Kept | None" = None
+        self,
+        ids: Tensor,
+        targets: Tensor | None = None,
+        cache: "Kept | None" = None,
+        n_logits: int = 1,
     ) -> Tensor:
         """ids, targets (batch, seq_len) of int64 → logits (batch, seq_len, vocab) or a scalar loss.
 
         A target of -100 does not count. With a cache the ids follow the tokens that it holds: their
-        keys and values are written to it, and the logits are those of the last position, (batch, 1,
-        vocab).
+        keys and values are written to it, and the logits are those of the last `n_logits` positions,
+        (batch, n_logits, vocab).
         """
         shape, start = self.shape, 0 if cache is None else cache.start
         seq_len = ids.shape[1]
@@ -279,7 +283,7 @@ class Decoder(nn.Module):
         layers = [None] * len(self.blocks) if cache is None else cache.layers
         for block, kept in zip(self.blocks, layers, strict=True):
             x = block(x, cos, sin, bias, kept)
-        return self.readout(x if cache is None else x[:, -1:], targets)
+        return self.readout(x if cache is None else x[:, -n_logits:], targets)
 
     def initialise(self, seed: int) -> None:
         """Draws normal weights of `INITIAL_DEVIATION`, residual projections that/√(2·layers) (GPT-2),
