@@ -277,6 +277,7 @@ def measured(device: str, budget_s: float, db: Path, sizes: Sizes) -> Result:
         del scripts["mended and compiled"]
     with contextlib.ExitStack() as applied:
         applied.callback(fast.undo)
+        levers = fast.levers
         arms = in_turns(scripts, sizes, device)
     by_name = {each.name: each.step_ms for each in arms}
     return Result(
@@ -285,7 +286,7 @@ def measured(device: str, budget_s: float, db: Path, sizes: Sizes) -> Result:
         sizes=sizes,
         budget_s=budget_s,
         investigated_s=investigated_s,
-        levers=fast.levers,
+        levers=levers,
         notes=fast.notes,
         gained={
             f"{each.lever} ({each.stage})": each.time_ratio.estimate

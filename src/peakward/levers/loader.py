@@ -5,7 +5,8 @@ from peakward.records.case import Configuration, ConfiguredCase
 from peakward.records.lever import Lever
 
 AS_GIVEN = "as-given"
-N_WORKERS = (2, 4, 8)
+N_WORKERS = (8, 4, 2)
+"""The most first: nothing is predicted of them, and too few leave the step waiting."""
 OF_A_STEP = "needs a live step with a loader: a case's workload says how it is fed"
 
 
@@ -58,7 +59,7 @@ def _code(value: str) -> Code:
     )
 
 
-_VALUES = tuple(f"{way}:{n}" for n in N_WORKERS for way in ("workers", "ahead"))
+_VALUES = tuple(f"{way}:{n}" for n in N_WORKERS for way in ("ahead", "workers"))
 AXIS = Axis(
     name="loader",
     default=AS_GIVEN,
@@ -70,3 +71,4 @@ AXIS = Axis(
     called="loader",
     leaves_alone=("forward", "backward", "optimizer"),
 )
+NAMES: tuple[str, ...] = tuple(each.name for each in AXIS.around_call)

@@ -7,6 +7,8 @@ import msgspec
 from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.examine import examine
 from peakward.diagnose.gains import capped, fastest_first, smallest_first, without
+from peakward.diagnose.rules import data_loading
+from peakward.levers import loader
 from peakward.levers.catalogue import lever, pull
 from peakward.prediction.time.errors_seen import speedup
 from peakward.records.case import Case, LeverCase, ModelCase, ModuleCase, StepCase
@@ -103,12 +105,15 @@ def _input(
 
 
 def _of_step(told: Diagnosis, case: StepCase) -> Diagnosis:
-    """The diagnosis of a live step, whose levers nobody can predict."""
-    unknown = "not computed: what a step given as a function would run instead is not known"
+    """The diagnosis of a live step, whose levers nobody can predict. Waits for a loader that was given are
+    answered by the levers that make another of it."""
+    unknown = "what a step given as a function would run instead is not known"
 
     def without_gains(found: Finding) -> Finding:
-        gains = tuple(msgspec.structs.replace(each, source=unknown) for each in found.gains)
-        return msgspec.structs.replace(found, gains=gains)
+        names = [each.lever for each in found.gains]
+        if found.code == data_loading.CODE and "loader" in case.handles:
+            names.extend(loader.NAMES)
+        return msgspec.structs.replace(found, gains=tuple(without(name, unknown) for name in names))
 
     findings = tuple(map(without_gains, told.findings))
     return msgspec.structs.replace(told, case=case, findings=findings)

@@ -1,10 +1,14 @@
 """The diagnoses of an investigation's cases."""
 
 import msgspec
+import pytest
 
+from peakward.levers import loader
 from peakward.records.case import StepCase
 from peakward.tune.diagnoses import diagnosed
 from peakward.tune.forecasts import Forecasts
+from peakward.tune.search import bounds_of
+from unit.diagnose.rules.made import profile
 
 
 def forecasts(studies, capture=None, **environment):
@@ -52,3 +56,17 @@ def test_of_a_live_step_findings_stand_and_gains_are_not_computed(studies):
     assert gains
     assert all(each.gain is each.saved_bytes is None for each in gains)
     assert {each.source.partition(":")[0] for each in gains} == {"not computed"}
+
+
+@pytest.mark.parametrize("handles", [(), ("loader",)])
+def test_waits_of_a_live_step_are_answered_by_another_loader_where_one_was_given(studies, handles):
+    step = StepCase(name="step", fingerprint="", device="cuda", handles=handles)
+    study = studies.run_study()
+    measured = msgspec.structs.replace(study.measurements[0], case=step)
+    waits = profile(idle={"data_loading": 100})
+    profiles = (msgspec.structs.replace(study.profiles[0], case=step, profile=waits, n_steps=1),)
+    (told,) = diagnosed((measured,), profiles=profiles, memory=(), forecasts=forecasts(studies))
+    found = next(each for each in told.findings if each.code == "HOST001")
+    assert ({each.lever for each in found.gains} == set(loader.NAMES)) == bool(handles)
+    bounds = bounds_of((told,))
+    assert ({bounds.get(name) for name in loader.NAMES} == {1 / found.bound}) == bool(handles)
