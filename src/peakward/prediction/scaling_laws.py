@@ -117,7 +117,7 @@ def lifetime_optimal(
     Args:
         target_loss: ℓ, in nats a token.
         served_tokens: D_inf; 0 gives the compute-optimal model of that loss.
-        relative_price: p, of a FLOP of serving over one of training (`money.relative_price`).
+        relative_price: p, of a FLOP of serving over one of training (`relative_price`).
 
     Raises:
         PeakwardError: a loss that the fit cannot reach, or reaches with one parameter and one

@@ -76,7 +76,7 @@ def _recomputation(case: ModelCase, n_blocks: int) -> float:
     return SEGMENT * runs + RECOMPUTED[checkpointing] * n_blocks
 
 
-# The host's cost of replaying a captured step, in the units of `dispatch`.
+# The host's cost of replaying a captured step, in the same units.
 
 REPLAY = 2.5
 """One launch of the graph: its calls and the two copies' took 18 and 28 µs in profiles of graphs of
@@ -84,7 +84,7 @@ REPLAY = 2.5
 
 
 def captured_calls(_case: ModelCase, graph: OpGraph, phase: Phase) -> float:
-    """As `dispatch.calls`, of a case with a CUDA graph: all of it at the step's begin."""
+    """As `calls`, of a case with a CUDA graph: all of it at the step's begin."""
     if phase != "forward":
         return 0.0
     copies = sum(
@@ -95,7 +95,7 @@ def captured_calls(_case: ModelCase, graph: OpGraph, phase: Phase) -> float:
     return REPLAY + OPERATOR * copies
 
 
-# The host's cost of issuing a step with compiled blocks, in the units of `dispatch`.
+# The host's cost of issuing a step with compiled blocks, in the same units.
 #
 # A compiled block is one call in each direction: its guards are checked, its inputs and saved tensors
 # handed over, and then its kernels launched from generated Python. What is outside is eager.
@@ -113,7 +113,7 @@ CALL: dict[Phase, float] = {"forward": 25.5, "backward": 84.0}
 
 
 def compiled_calls(case: ModelCase, graph: OpGraph, phase: Phase) -> float:
-    """As `dispatch.calls`, of a case that is compiled."""
+    """As `calls`, of a case that is compiled."""
     if phase == "optimizer":
         return calls(case, graph, phase)
     totals = graph.totals(lambda each: (each.phase, _is_compiled(each)))
@@ -133,7 +133,7 @@ def _is_compiled(operator: Operator) -> bool:
 
 # The host's cost of issuing a captured module's step, in units of a call that autograd records.
 #
-# The reference decoder's costs of a block (`dispatch`) spread over what a block has: nine calls of
+# The reference decoder's costs of a block spread over what a block has: nine calls of
 # modules, and some thirty operators in the forward pass, of which each makes about one node for the
 # backward pass. Fitted to nothing else.
 

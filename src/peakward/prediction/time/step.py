@@ -100,7 +100,7 @@ def _chunks(stretch: Stretch) -> Iterator[tuple[int, bool]]:
 # The time of a graph of operators on a GPU: each operator's, under the host's.
 #
 # Nothing is timed twice: of each operator the device's time follows from shapes and rates
-# (`operator_time`), the host's from their number, and the step's from who waits for whom (`queue`).
+# (`operator_time`), the host's from their number, and the step's from who waits for whom (`queued_s`).
 
 _Key = tuple[str, Phase, str | None, tuple[str, ...]]
 Units = Callable[[Phase], float]
@@ -217,8 +217,7 @@ def _operator(key: _Key, group: list[tuple[Operator, OperatorCost]]) -> Operator
 
 # The time of a case's step on a GPU.
 #
-# Its operators are those of `prediction.operators`, its host's costs those of `dispatch`, and where code
-# is compiled or captured of its siblings.
+# Its operators are those of `prediction.operators`, its host's costs those of `dispatch`.
 
 
 def step_time(case: ModelCase, on: DeviceModel) -> StepTime:

@@ -265,7 +265,7 @@ def _own_backward(
 
 
 class Stream(NamedTuple):
-    """The functions of `norms`, or those of `own_norms`; what `between` gives is for `before` to read."""
+    """The functions of torch's norm, or those of a lever's; what `between` gives is for `before` to read."""
 
     forward: Callable[..., tuple[SavedNorm, Value]]
     behind: Callable[[Kernels, Plan, Value, SavedNorm, Value], Value]
