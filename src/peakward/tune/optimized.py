@@ -77,7 +77,7 @@ class Optimized(Result):
         self.proof: Trial | None = None
         self.notes: tuple[str, ...] = ()
         if not stack.levers:
-            self.notes = (NOT_FASTER,)
+            self.notes = (_nothing(report),)
             return
         try:
             if batch is not None:
@@ -260,6 +260,18 @@ class Optimized(Result):
         from peakward.lab.levers.whole_step import WholeStep
 
         return WholeStep(self._live, self._loss, captured=configuration.cuda_graphs)
+
+
+def _nothing(report: Study) -> str:
+    """Why no lever is at work: there is no better one, or the time was too short to know."""
+    left = report.unfinished
+    names = () if left is None else (*left.unconfirmed, *left.levers)
+    if not names:
+        return NOT_FASTER
+    return (
+        f"The budget ended before {', '.join(names)} could be judged: the model is as it was. Give a larger "
+        "budget, or fewer levers."
+    )
 
 
 def _why(error: Exception) -> str:

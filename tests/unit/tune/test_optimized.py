@@ -3,6 +3,7 @@
 import copy
 import time
 
+import msgspec
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from peakward.lab.levers.in_place import Live
 from peakward.lab.measure.live_module import live_case
 from peakward.lab.models.given_module import given
 from peakward.levers.catalogue import lever
+from peakward.records.study import Unfinished
 from peakward.tune.investigation import Aim
 from peakward.tune.lever_stack import LeverStack
 from peakward.tune.optimized import Optimized
@@ -40,13 +42,13 @@ class Slow(torch.nn.Module):
 def optimized(make_study):
     """optimized(model, *names, batch=): the handle of a model with these levers, and its `Live`."""
 
-    def make(model, *names, batch=None, example=BATCH, loss=scored, patience_s=0.0):
+    def make(model, *names, batch=None, example=BATCH, loss=scored, patience_s=0.0, left=None):
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         live = Live(model=model, optimizer=optimizer)
         case = live_case(given((model, example)), "train_step")
         stack = LeverStack(base=case, levers=tuple(map(lever, names)))
         found = Optimized(
-            make_study(),
+            msgspec.structs.replace(make_study(), unfinished=left),
             live,
             stack,
             loss=loss,
@@ -81,6 +83,15 @@ def test_levers_are_at_work_and_a_second_undo_does_nothing(optimized, tiny_gpt):
     assert (found.levers, found.configuration.precision) == ((), "fp32")
     torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
     assert not live.optimizer.param_groups[0]["fused"]
+
+
+def test_what_was_not_tried_in_time_is_not_called_worse(optimized, tiny_gpt):
+    found, _ = optimized(tiny_gpt.GPT())
+    assert "Nothing was found that is better" in repr(found)
+    left = Unfinished(budget_s=60.0, short_s=30.0, levers=("compile",), unconfirmed=("sdpa",))
+    found, _ = optimized(tiny_gpt.GPT(), left=left)
+    assert "The budget ended before sdpa, compile could be judged" in repr(found)
+    assert "Give a larger budget" in repr(found)
 
 
 def test_a_step_trains_as_the_model_alone_does(optimized, tiny_gpt):

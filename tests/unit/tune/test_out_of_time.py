@@ -177,3 +177,15 @@ def test_the_report_says_by_how_much_it_was_short_and_how_to_go_on(studies):
         "left). About 2 min 30 s more were needed. Continue: "
         "`peakward run --model 2.7B --db here.db --budget 5m`."
     )
+
+
+def test_a_call_from_python_is_told_by_its_budget_whatever_it_names_it(studies):
+    _, study = investigated(studies, 60.0, screen=1000.0)
+    study = msgspec.structs.replace(
+        study,
+        command="# from Python: pw.run of a live Model",
+        unfinished=msgspec.structs.replace(study.unfinished, short_s=20.0),
+    )
+    assert warnings(study, read(study))[-1].endswith(
+        "Continue: the same call with a budget of 90 s."
+    )

@@ -127,7 +127,7 @@ def _continuation(left: Unfinished, command: str) -> str:
     budget_s = next((each for each in BUDGETS_S if each >= wanted_s), BUDGETS_S[-1])
     words = shlex.split(command)
     if words[:2] != ["peakward", "run"]:
-        return f"the same call with budget_s={budget_s}."
+        return f"the same call with a budget of {budget_s} s."
     text = f"{budget_s // 60}m" if budget_s % 60 == 0 else f"{budget_s}s"
     kept = [
         word
