@@ -1,5 +1,6 @@
 """Puts another implementation in the place of an attention that `sites` found."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -52,12 +53,28 @@ def replace(graph: fx.Graph, implementation: str, leaves: Leaves) -> list[Outcom
     """
     outcomes: list[Outcome] = []
     for node in list(graph.nodes):
+        if called(node) == "multi_head_attention_forward":
+            outcomes.append(_without_weights(node, implementation))
+            continue
         if node._erased or (site := sites.find(node)) is None:
             continue
         outcomes.append(
             site if isinstance(site, Refused) else _replaced(site, implementation, leaves)
         )
     return outcomes
+
+
+def _without_weights(node: fx.Node, implementation: str) -> Outcome:
+    """torch's nn.MultiheadAttention calls its own attention where nobody asks for the probabilities."""
+    if implementation in own.IMPLEMENTATIONS:
+        return Refused(reason="its nn.MultiheadAttention takes torch's attention alone")
+    given = inspect.signature(F.multi_head_attention_forward).bind(*node.args, **node.kwargs)
+    if not given.arguments.get("need_weights", True):
+        return Refused(reason="it calls scaled_dot_product_attention already")
+    if any(called(each) != "getitem" or each.args[1] != 0 for each in node.users):
+        return Refused(reason="its nn.MultiheadAttention's probabilities are read")
+    node.args, node.kwargs = (), {**given.arguments, "need_weights": False}
+    return Replaced(what="attention of nn.MultiheadAttention")
 
 
 def _replaced(site: Site, implementation: str, leaves: Leaves) -> Outcome:

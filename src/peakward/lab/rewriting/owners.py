@@ -42,12 +42,19 @@ class _Calls(TorchFunctionMode):
         self.found: dict[str, list[Chain]] = {part: [] for part in _FUNCTIONS}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.multi_head_attention_forward:
+            # What it calls in turn is not seen here.
+            self._see("softmax" if kwargs.get("need_weights", True) else "sdpa")
         for part, functions in _FUNCTIONS.items():
             if func in functions:
-                chain = _written_by_user(tuple(self._stack))
-                if chain and chain not in self.found[part]:
-                    self.found[part].append(chain)
-        return func(*args, **(kwargs or {}))
+                self._see(part)
+        return func(*args, **kwargs)
+
+    def _see(self, part: str) -> None:
+        chain = _written_by_user(tuple(self._stack))
+        if chain and chain not in self.found[part]:
+            self.found[part].append(chain)
 
 
 def _written_by_user(stack: Chain) -> Chain:

@@ -172,6 +172,19 @@ class Asked(Written):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=p)
 
 
+class Torchs(nn.Module):
+    """torch's own module, whose probabilities are made and thrown away, by a mask in a buffer."""
+
+    def __init__(self, p: float = 0.0) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(DIM, HEADS, dropout=p, batch_first=True)
+        self.register_buffer("mask", torch.full((LONGEST, LONGEST), -torch.inf).triu(1))
+
+    def forward(self, x, mask=None):
+        t = x.shape[1]
+        return self.inner(x, x, x, attn_mask=self.mask[:t, :t])[0]
+
+
 class Learned(Written):
     """Each head's scores times a number that is learned, of unit queries and keys."""
 

@@ -28,7 +28,13 @@ CAUSAL = [
     "Apart",
     "Called",
 ]
-OTHERS = {"Padded": "causal", "Windowed": "windowed", "Sloped": "masked", "Asked": "causal"}
+OTHERS = {
+    "Padded": "causal attention",
+    "Windowed": "windowed attention",
+    "Sloped": "masked attention",
+    "Asked": "causal attention",
+    "Torchs": "attention of nn.MultiheadAttention",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +52,7 @@ def test_loss_and_gradients_at_two_lengths_and_back(kind, dtype):
     x = ids()
     before = step(model, x, x)
     undo, what = replaced(model, x, x)
-    assert what == {f"{OTHERS.get(kind, 'causal')} attention"}
+    assert what == {OTHERS.get(kind, "causal attention")}
     assert_close(step(model, x, x), before, dtype)
     short = ids(3, 7)
     assert_close(step(model, short, short), step(plain, short, short), dtype)
@@ -105,6 +111,13 @@ def test_returned_probabilities_refuse_it(returns):
     assert any("returned" in each for each in reasons) == returns
 
 
+class Weighed(subjects.Torchs):
+    """torch's module, whose probabilities are read."""
+
+    def forward(self, x, mask=None):
+        return self.inner(x, x, x)
+
+
 @pytest.mark.parametrize(
     ("model", "why"),
     [
@@ -112,8 +125,9 @@ def test_returned_probabilities_refuse_it(returns):
         (nn.Sequential(subjects.Capped()), "tanh"),
         (nn.Sequential(subjects.Both()), "returned"),
         (nn.Sequential(subjects.Reshaped()), "go through view"),
+        (nn.Sequential(Weighed()), "nn.MultiheadAttention's probabilities are read"),
     ],
-    ids=["none", "bent", "returned", "reshaped"],
+    ids=["none", "bent", "returned", "reshaped", "weighed"],
 )
 def test_a_module_without_such_a_part_is_left_as_it_was(model, why):
     x = torch.randn(2, 9, DIM)
