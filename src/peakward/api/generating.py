@@ -16,6 +16,7 @@ from peakward.records.generation import Bandwidth, Generation, Sampling
 from peakward.records.measurement import Environment
 
 MOST_TOKENS = 2**20
+MOST_GUESSES = 64
 LEAST_SHARE = 1e-9
 
 
@@ -28,6 +29,7 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int = 0,
+    guesses: int = 0,
     device: DeviceType | None = None,
     db: str | Path = DB,
 ) -> Generation:
@@ -44,6 +46,8 @@ def generate(
         top_k: only that many of the likeliest tokens are chosen from.
         top_p: only the fewest of the likeliest tokens whose probabilities sum to it are chosen from.
         seed: equal seeds choose equal tokens for equal prompts.
+        guesses: at most that many tokens are guessed from the text itself and checked in one step
+            (speculation by n-grams); the text stays the greedy one. For one prompt at temperature 0.
         db: where a calibration of this machine is looked for, for the share of its bandwidth.
 
     Raises:
@@ -63,13 +67,19 @@ def generate(
         else check.number(top_p, "top_p", "a share above 0, at most 1", low=LEAST_SHARE, high=1.0),
         seed=check.whole(seed, "seed", low=0, high=2**63 - 1),
     )
+    at_once = check.whole(guesses, "guesses", low=0, high=MOST_GUESSES)
+    if at_once and (len(prompts) > 1 or by.temperature):
+        raise PeakwardError(
+            f"expected one prompt at temperature 0 for guesses, got {len(prompts)} at {by.temperature:g}: "
+            "leave guesses out"
+        )
     place = check.path(db, "db")
     session.expect_torch()
     here = this_machine(device).environment
     bandwidth = _bandwidth(here, place)
     from peakward.lab.inference.text import continued
 
-    found = continued(name, prompts, by=by, max_new_tokens=n, environment=here)
+    found = continued(name, prompts, by=by, max_new_tokens=n, guesses=at_once, environment=here)
     return _beside(found, bandwidth)
 
 

@@ -34,6 +34,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Only the fewest of the likeliest tokens whose probabilities sum to it are chosen from."""
     seed: Annotated[str, option("N", "0")] = "0"
     """Equal seeds choose equal tokens."""
+    guesses: Annotated[str, option("N", "0")] = "0"
+    """At most so many tokens are guessed from the text itself and checked in one step; the text stays the
+    greedy one."""
     device: Annotated[str | None, option("cpu|cuda", "cuda where there is one")] = None
     """Where it runs: in fp32 on a CPU, in bf16 on a GPU."""
     db: Annotated[str, option("FILE", "peakward.db")] = "peakward.db"
@@ -57,6 +60,7 @@ def main(options: Options, _command: str) -> int:
         else parse.whole(options.top_k, "--top-k", low=1, high=2**24),
         top_p=None if options.top_p is None else parse.number(options.top_p, "--top-p"),
         seed=parse.whole(options.seed, "--seed", low=0, high=2**63 - 1),
+        guesses=parse.whole(options.guesses, "--guesses", low=0, high=generating.MOST_GUESSES),
         device=options.device,  # type: ignore[arg-type]
         db=options.db,
     )

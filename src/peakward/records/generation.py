@@ -65,6 +65,12 @@ class Generation(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     decode_s: float
     n_steps: int
     """Steps of decode."""
+    guesses: int = 0
+    """The most tokens that a step guessed from the text and checked; 0: none were guessed."""
+    n_guessed: int = 0
+    """Tokens that were guessed."""
+    n_kept: int = 0
+    """Guessed tokens that the model would have chosen."""
     tokens_per_s: float | None
     """Tokens that decode made, of all prompts, in a second; None where it made none."""
     bytes_per_step: float

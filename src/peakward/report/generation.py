@@ -80,9 +80,11 @@ def _facts(found: Generation) -> Facts:
         chosen += f", top-p {by.top_p:g}"
     if by.temperature:
         chosen += f", seed {by.seed}"
+    guessed = (Fact(name="guessed tokens kept", value=f"{found.n_kept:,} of {found.n_guessed:,}"),)
     return Facts(
         facts=(
             Fact(name="tokens chosen", value=chosen),
+            *(guessed if found.guesses else ()),
             Fact(name="bytes that a step reads", value=format_cell(found.bytes_per_step, "bytes")),
         )
     )

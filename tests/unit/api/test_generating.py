@@ -58,6 +58,18 @@ def test_seeds_and_choices(model):
     assert made(model, temperature=5.0, top_k=1).continuations == made(model).continuations
 
 
+def test_guesses_change_the_steps_and_not_the_text(model):
+    prompt = "hell, hell, hell,"
+    plain, found = (made(model, prompt, guesses=n, max_new_tokens=30) for n in (0, 4))
+    assert found.continuations == plain.continuations
+    assert found.n_steps + found.n_kept == plain.n_steps == 29
+    assert 0 < found.n_kept <= found.n_guessed
+    assert found.tokens_per_s == pytest.approx(29 / found.decode_s)
+    assert f"{found.n_kept} of {found.n_guessed}" in pw.markdown(found)
+    with pytest.raises(pw.PeakwardError, match="got 2 at 0"):
+        made(model, ["a", "b"], guesses=2)
+
+
 def test_the_share_of_bandwidth_is_of_what_a_step_reads(model, in_tmp):
     unknown = made(model)
     assert (unknown.bandwidth, unknown.bandwidth_share) == (None, None)
@@ -103,6 +115,10 @@ REFUSED = (
     Line(("--prompt", "x", "--temperature", "hot"), "expected a number for --temperature"),
     Line(("--prompt", "x", "--top-p", "2"), "a share above 0, at most 1"),
     Line(("--prompt", "x", "--top-k", "0"), "--top-k"),
+    Line(("--prompt", "x", "--guesses", "-1"), "from 0 to 64 for --guesses"),
+    Line(
+        ("--prompt", "x", "--guesses", "2", "--temperature", "1"), "got 1 at 1: leave guesses out"
+    ),
     Line(("--prompt", "x", "--model", "none.gguf"), "No such file"),
 )
 

@@ -29,6 +29,10 @@ class Generated(NamedTuple):
     """Passes after the first tokens; each makes a token of every prompt, whether it has ended or not."""
     positions: float
     """The positions that a step attended to, over all prompts: the mean over steps."""
+    n_guessed: int = 0
+    """Tokens that were guessed (`speculation`)."""
+    n_kept: int = 0
+    """Guessed tokens that the model would have chosen: each is a token more than steps make."""
 
 
 @torch.inference_mode()

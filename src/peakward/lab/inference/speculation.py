@@ -10,31 +10,14 @@ places.
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from peakward.lab.inference.generate import up_to_end, wait
+from peakward.lab.inference.generate import Generated, up_to_end, wait
 from peakward.lab.inference.sequences import SequenceCache
 
 LONGEST_NGRAM = 3
-
-
-class Speculated(NamedTuple):
-    """The new tokens of a prompt, and what guessing them gave."""
-
-    tokens: list[int]
-    """Up to the token that ended the text, itself included."""
-    prefill_s: float
-    """Until the first token was there."""
-    decode_s: float
-    """From there to the end."""
-    n_steps: int
-    """Passes after the first token."""
-    n_guessed: int
-    n_kept: int
-    """Guessed tokens that the model would have chosen."""
 
 
 def guess(ids: Sequence[int], n: int, longest: int = LONGEST_NGRAM) -> list[int]:
@@ -59,7 +42,7 @@ def speculate(
     n_guessed: int,
     max_new_tokens: int,
     ends: frozenset[int] = frozenset(),
-) -> Speculated:
+) -> Generated:
     """Continues one prompt greedily in row 0 of an empty cache, which holds all tokens and not a ring.
 
     Args:
@@ -74,7 +57,7 @@ def speculate(
     ids = [*prompt, int(cache.prefill(model, 0, prompt).argmax())]
     wait(device)
     first = perf_counter()
-    n_steps = guessed = kept = 0
+    n_steps = guessed = kept = positions = 0
     while (n_left := len(prompt) + max_new_tokens - len(ids)) and ids[-1] not in ends:
         # The last token of a pass is the model's own choice, so that one guess fewer fills what is left.
         drafted = guess(ids, min(n_guessed, n_left - 1))
@@ -84,14 +67,16 @@ def speculate(
         right = _equal(drafted, chosen)
         new = up_to_end(chosen[: right + 1], ends)
         ids += new
+        positions += cache.reach(0)
         cache.trim(0, len(ids) - 1)
         n_steps, guessed, kept = n_steps + 1, guessed + len(drafted), kept + min(right, len(new))
     wait(device)
-    return Speculated(
-        tokens=ids[len(prompt) :],
+    return Generated(
+        tokens=[ids[len(prompt) :]],
         prefill_s=first - began,
         decode_s=perf_counter() - first,
         n_steps=n_steps,
+        positions=positions / max(1, n_steps),
         n_guessed=guessed,
         n_kept=kept,
     )

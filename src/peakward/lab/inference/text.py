@@ -8,6 +8,7 @@ import torch
 from peakward.lab.inference.generate import Generated, generate
 from peakward.lab.inference.pretrained import Pretrained, load
 from peakward.lab.inference.sequences import ContiguousCache
+from peakward.lab.inference.speculation import speculate
 from peakward.lab.models.decoder import Decoder
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.generation import Continuation, Generation, Sampling
@@ -28,12 +29,14 @@ def continued(
     *,
     by: Sampling,
     max_new_tokens: int,
+    guesses: int,
     environment: Environment,
 ) -> Generation:
     """The texts behind these prompts, without a bandwidth beside their rates.
 
     Args:
         name: the model, as `pretrained.load` takes it.
+        guesses: the most tokens that are guessed at a time; above 0 for one prompt and no temperature.
         environment: the device and the software that this runs on.
 
     Raises:
@@ -44,11 +47,13 @@ def continued(
     computed_in, dtype = TYPES[device]
     found = load(name, attention="sdpa", device=device, dtype=dtype)
     shape = found.model.shape
-    _run(found, _encoded(found, prompts, max_new_tokens), by, min(WARM_UP_TOKENS, max_new_tokens))
+    warm_up = min(WARM_UP_TOKENS, max_new_tokens)
+    _run(found, _encoded(found, prompts, max_new_tokens), by, warm_up, guesses)
     began = perf_counter()
     ids = _encoded(found, prompts, max_new_tokens)
     encode_s = perf_counter() - began
-    made = _run(found, ids, by, max_new_tokens)
+    made = _run(found, ids, by, max_new_tokens, guesses)
+    n_decoded = len(prompts) * made.n_steps + made.n_kept
     per_position = 2 * shape.n_layers * shape.n_kv_heads * shape.head_dim * dtype.itemsize
     return Generation(
         model=shape.name,
@@ -71,14 +76,19 @@ def continued(
         time_to_first_token_s=encode_s + made.prefill_s,
         decode_s=made.decode_s,
         n_steps=made.n_steps,
-        tokens_per_s=len(prompts) * made.n_steps / made.decode_s if made.n_steps else None,
+        guesses=guesses,
+        n_guessed=made.n_guessed,
+        n_kept=made.n_kept,
+        tokens_per_s=n_decoded / made.decode_s if made.n_steps else None,
         bytes_per_step=_weight_bytes(found.model) + made.positions * per_position,
         bandwidth=None,
         bandwidth_share=None,
     )
 
 
-def _run(found: Pretrained, ids: Sequence[list[int]], by: Sampling, n: int) -> Generated:
+def _run(
+    found: Pretrained, ids: Sequence[list[int]], by: Sampling, n: int, guesses: int
+) -> Generated:
     """n new tokens for each prompt, in a cache of their size."""
     weights = found.model.embedding.weight
     cache = ContiguousCache(
@@ -88,6 +98,10 @@ def _run(found: Pretrained, ids: Sequence[list[int]], by: Sampling, n: int) -> G
         device=str(weights.device),
         dtype=weights.dtype,
     )
+    if guesses:
+        return speculate(
+            found.model, ids[0], cache, n_guessed=guesses, max_new_tokens=n, ends=found.ends
+        )
     return generate(found.model, ids, cache, by=by, max_new_tokens=n, ends=found.ends)
 
 

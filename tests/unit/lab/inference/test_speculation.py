@@ -60,7 +60,7 @@ def test_the_text_is_the_greedy_one(kind, n_guessed, make_decoder):
     kept = 0
     for prompt in PROMPTS:
         found, cache = speculated(model, prompt, kind, n_guessed)
-        assert found.tokens == greedy(model, prompt)
+        assert found.tokens == [greedy(model, prompt)]
         assert found.n_steps + found.n_kept == N_NEW - 1
         assert found.n_kept <= found.n_guessed <= n_guessed * found.n_steps
         assert cache.lengths == [len(prompt) + N_NEW - 1]
@@ -73,8 +73,8 @@ def test_an_end_within_a_guess_ends_the_text(make_decoder):
     for prompt in PROMPTS:
         for end in set(greedy(model, prompt)):
             found, _ = speculated(model, prompt, ends=frozenset((end,)))
-            assert found.tokens == greedy(model, prompt, frozenset((end,)))
-            assert found.n_steps + found.n_kept >= len(found.tokens) - 1
+            assert found.tokens == [greedy(model, prompt, frozenset((end,)))]
+            assert found.n_steps + found.n_kept >= len(found.tokens[0]) - 1
 
 
 def test_pages_that_a_wrong_guess_took_are_free_again(make_decoder):
