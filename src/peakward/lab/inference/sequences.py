@@ -63,15 +63,25 @@ class SequenceCache(ABC):
         """Takes a prompt into an empty row: the logits behind its last token, (1, vocab).
 
         Raises:
-            PeakwardError: the prompt is empty or longer than the cache.
+            PeakwardError: the prompt is empty, has a token that the model does not know, or is longer than
+                the cache has room for; the row is then empty again.
         """
         if not ids:
             raise PeakwardError("expected a prompt of at least one token, got an empty one")
         if self.lengths[row]:
             raise ValueError(f"expected an empty row, got {self.lengths[row]} tokens in row {row}")
-        n_known = self._take_known(row, ids)
-        rest = torch.tensor([ids[n_known:]], device=self.device)
-        return self.logits(model, rest, slice(row, row + 1))
+        if not 0 <= min(ids) <= max(ids) < self.shape.vocab_size:
+            raise PeakwardError(
+                f"expected tokens from 0 to {self.shape.vocab_size - 1:,}, got "
+                f"{min(ids) if min(ids) < 0 else max(ids):,}: take the tokenizer of {self.shape.name}"
+            )
+        try:
+            n_known = self._take_known(row, ids)
+            rest = torch.tensor([ids[n_known:]], device=self.device)
+            return self.logits(model, rest, slice(row, row + 1))
+        except PeakwardError:
+            self.release(row)
+            raise
 
     def step(self, model: nn.Module, ids: Tensor) -> Tensor:
         """Takes the next token of every row, (n_rows, 1): the logits behind them, (n_rows, vocab)."""

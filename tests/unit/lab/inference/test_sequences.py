@@ -198,6 +198,9 @@ def test_too_small_caches_say_so(make_decoder):
         contiguous.prefill(model, 0, [1] * 7)
     with pytest.raises(PeakwardError, match="at least one token"):
         contiguous.prefill(model, 0, [])
+    for ids, named in (([1, 61], "61"), ([-1, 3], "-1")):
+        with pytest.raises(PeakwardError, match=f"expected tokens from 0 to 60, got {named}:"):
+            contiguous.prefill(model, 0, ids)
     longer = ContiguousCache(model.shape, capacity=99, **ON_CPU)
     with pytest.raises(PeakwardError, match="at most 32 tokens, got one of 33"):
         longer.prefill(model, 0, [1] * 33)  # The model has no more positions.
@@ -205,8 +208,8 @@ def test_too_small_caches_say_so(make_decoder):
     pages.prefill(model, 0, [1] * 6)
     with pytest.raises(PeakwardError, match="all 4 in use"):
         pages.prefill(model, 1, [2] * 5)
-    pages.release(1)
     pages.release(0)
+    assert sorted(pages.pages.free) == [0, 1, 2, 3]  # The refused prompt has left none behind.
     found = pages.prefill(model, 1, [2] * 5)
     expected = model(torch.full((1, 5), 2))[:, -1]
     assert close(found, expected, model.shape.n_layers)
