@@ -46,6 +46,25 @@ def test_greedy(kind, model):
     assert found.prefill_s > 0 < found.decode_s
 
 
+@pytest.mark.parametrize("kind", CACHES)
+@torch.no_grad()
+def test_greedy_in_bf16_differs_where_two_logits_are_within_the_noise(kind, model, make_decoder):
+    """The noise is that of a forward pass in bf16; a cache may double it, as a reordered lever may."""
+    narrow = make_decoder({"window": 6, "n_kv_heads": 2}).bfloat16()
+    cache = CACHES[kind](model.shape, len(PROMPTS))
+    cache.keys, cache.values = cache.keys.bfloat16(), cache.values.bfloat16()
+    found = generate(narrow, PROMPTS, cache, by=Sampling(), max_new_tokens=N_NEW)
+    n_other = 0
+    for prompt, new in zip(PROMPTS, found.tokens, strict=True):
+        whole = torch.tensor([[*prompt, *new[:-1]]])
+        logits = model(whole)[0, len(prompt) - 1 :]
+        noise = float((narrow(whole)[0, len(prompt) - 1 :] - logits).abs().max())
+        best, taken = logits.amax(-1), logits.gather(1, torch.tensor(new)[:, None])[:, 0]
+        n_other += int((taken < best).sum())
+        assert float((best - taken).max()) <= 4 * noise
+    assert n_other < 3 * N_NEW / 4  # Most tokens are the same.
+
+
 def test_positions_are_those_in_reach(model):
     # Steps of the second prompt attend to 2, 3, 4, 5, 6 and then 6 positions, those of the others to 6
     # (of the first to 5 once).
