@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from peakward import records
+from peakward.api.stored import SQLITE_MAGIC
 from peakward.records import check, codec
 from peakward.records.calibration import Calibration
 from peakward.records.device import Device
@@ -146,6 +147,11 @@ def load(path: str | Path) -> Result:
         data = check.path(path, "a result").read_bytes()
     except OSError as error:
         raise PeakwardError(f"expected a readable file, got {path}: {error.strerror}") from error
+    if data.startswith(SQLITE_MAGIC):
+        raise PeakwardError(
+            f"expected a file that .save wrote, got the database {path}: name it to `pw.apply` or "
+            "`peakward report`, which take a study of it"
+        )
     try:
         return _read(data)
     except PeakwardError as error:

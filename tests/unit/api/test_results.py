@@ -24,6 +24,7 @@ from peakward.records.measurement import Environment
 from peakward.records.plan import DryRun, PlannedStep
 from peakward.records.result import LONGEST_REPR, Result
 from peakward.records.study import Studies
+from peakward.store.database import Store
 from peakward.traces.memory.memory import Memory
 from peakward.traces.trace import Trace
 from stored_results import index
@@ -315,3 +316,10 @@ def test_what_is_no_result_has_no_report():
         PeakwardError, match="expected a result such as a study, a plan or a trace, got 3"
     ):
         pw.html(3)
+
+
+def test_a_database_is_no_saved_result(tmp_path):
+    place = tmp_path / "here.db"
+    Store.open(place).close()
+    with pytest.raises(PeakwardError, match=r"got the database .*here.db: name it to `pw.apply`"):
+        pw.load(place)
