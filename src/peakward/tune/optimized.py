@@ -98,7 +98,7 @@ class Optimized(Result):
         if self.proof is not None and self.proof.verdict != "kept":
             self.notes = (
                 *self.notes,
-                f"Taken back: in place it is not better: {self.proof.reason}.",
+                f"Taken back: in place it is not shown to be better: {self.proof.reason}.",
             )
 
     @property

@@ -142,7 +142,7 @@ def test_what_is_not_better_in_place_is_taken_back(optimized, tiny_gpt):
     found, live = optimized(model, "checkpointing", batch=BATCH)
     assert found.proof.verdict != "kept"
     assert found.levers == ()
-    assert found.notes[0].startswith("Taken back: in place it is not better")
+    assert found.notes[0].startswith("Taken back: in place it is not shown to be better")
     assert repr(found).startswith("Optimized(nothing applied: Taken back")
     assert type(model.blocks[0]).__mro__[0] is tiny_gpt.Block
     assert live.optimizer.state == {}

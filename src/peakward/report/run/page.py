@@ -88,6 +88,11 @@ def _result(study: Study, found: RunParts) -> str:
         # Medians that disagree with the pairs would contradict the ratio on its own line.
         drifted = found.alone is not None
         times = f"{faster}, {speedup.basis}" if drifted else f"{faster}, {times}"
+        if found.best.measurement is None and not drifted:  # It was timed in pairs alone.
+            times = (
+                f"{format_cell(speedup.estimate, 'ratio')} the speed of the baseline's "
+                f"{_time(found.baseline)} a step"
+            )
     kept = " + ".join(trial.lever for trial in found.steps)
     said = "; ".join((*_saved(found), times))
     return f"{said}, with {kept}" if kept else said

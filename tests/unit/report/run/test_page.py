@@ -35,6 +35,11 @@ def test_the_headline_says_what_where_and_what_came_of_it(run_study):
     )
 
 
+def test_a_best_that_was_timed_in_pairs_alone_is_told_by_the_baselines_time(run_study):
+    shown = document(replace(run_study, measurements=run_study.measurements[:1]))
+    assert shown.headline.startswith("10.3× the speed of the baseline's 1.00 s a step, with bf16")
+
+
 def test_a_machine_that_drifted_gets_no_times_beside_its_ratio(run_study):
     baseline, best = run_study.measurements
     slow = best.summary.median_s.__class__(estimate=3.0, low=2.9, high=3.1)
