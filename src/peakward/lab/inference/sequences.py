@@ -4,7 +4,8 @@ A prompt goes into its row alone (`prefill`), so that no padding is computed; th
 each at its own position (`step`). A row that is released takes the next prompt. Lengths are known to the
 host, and beside that kept on the device, so that a step waits for nothing.
 
-`ContiguousCache` has room for the longest sequence in every row. `SlidingCache` has a ring of the last
+`ContiguousCache` has room for the longest sequence in every row, `QuantizedCache` in a byte an element.
+`SlidingCache` has a ring of the last
 tokens, and may keep the first ones too. `paged.PagedCache` holds pages that rows share.
 """
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from peakward.kernels.ops.attention.api import AttentionFn
 from peakward.kernels.ops.attention.own import DECODE
 from peakward.kernels.ops.decode_attention.api import MOST_QUERIES, decode_attention
+from peakward.kernels.ops.decode_attention.reference import dequantized, quantized
 from peakward.kernels.ops.rotation.api import rotate
 from peakward.lab.models.decoder import positions, rotation, score_bias, slopes
 from peakward.records.errors import PeakwardError
@@ -272,6 +274,57 @@ class ContiguousCache(SlottedCache):
 
     def slots(self, at: Pass) -> Tensor:
         return torch.arange(at.longest, device=self.device)[None]
+
+
+class QuantizedCache(ContiguousCache):
+    """A contiguous cache of one byte an element, int8 or float8_e4m3fn, with a scale for each key and each
+    value of a head. A prompt attends to itself before it is stored; later tokens to what is stored."""
+
+    def __init__(
+        self, shape: ModelShape, *, stored: torch.dtype, dtype: torch.dtype, **others: Any
+    ) -> None:
+        """
+        Args:
+            stored: a key of `kernels.ops.decode_attention.reference.LARGEST`.
+            dtype: of the elements that are read.
+        """
+        super().__init__(shape, dtype=stored, **others)
+        self.dtype = dtype
+        size = (2, *self.keys.shape[:-1])
+        self.scales = torch.zeros(size, device=self.device, dtype=torch.float32)
+        """Those of keys, then those of values: (2, layers, n_rows, kv_heads, capacity)."""
+
+    @property
+    def n_bytes(self) -> int:
+        return super().n_bytes + self.scales.nbytes
+
+    def write(self, layer: int, at: Pass, k: Tensor, v: Tensor) -> None:
+        stored = [quantized(each, self.keys.dtype) for each in (k, v)]
+        super().write(layer, at, *(each for each, _ in stored))
+        row = torch.arange(len(at.own), device=at.own.device)[:, None]
+        for scales, (_, new) in zip(self.scales, stored, strict=True):
+            scales[layer, at.rows][row, :, at.own] = new.transpose(1, 2)
+
+    def read(self, layer: int, at: Pass) -> tuple[Tensor, Tensor]:
+        keys, values = super().read(layer, at)
+        scales = self.scales[:, layer, at.rows, :, : at.longest]
+        k, v = (
+            dequantized(each, scale, self.dtype)
+            for each, scale in zip((keys, values), scales, strict=True)
+        )
+        return k, v
+
+    def attend(self, layer: int, at: Pass, q: Tensor) -> Tensor:
+        k_scale, v_scale = self.scales[:, layer, at.rows]
+        return decode_attention(
+            q,
+            self.keys[layer, at.rows],
+            self.values[layer, at.rows],
+            at.ends,
+            window=self.shape.window,
+            k_scale=k_scale,
+            v_scale=v_scale,
+        )
 
 
 class SlidingCache(SlottedCache):

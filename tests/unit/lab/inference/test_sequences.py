@@ -6,10 +6,12 @@ import math
 import pytest
 import torch
 
+from peakward.kernels.ops.attention.reference import attention as reference_attention
 from peakward.kernels.ops.attention.reference import for_every_head
+from peakward.kernels.ops.decode_attention.reference import dequantized, quantized
 from peakward.kernels.ops.rotation.api import rotate
 from peakward.lab.inference.paged import PagedCache
-from peakward.lab.inference.sequences import ContiguousCache, SlidingCache
+from peakward.lab.inference.sequences import ContiguousCache, QuantizedCache, SlidingCache
 from peakward.lab.models import decoder
 from peakward.records.errors import PeakwardError
 
@@ -124,6 +126,40 @@ def test_a_ring_that_drops_tokens(n_recent, n_sinks, kv_heads, make_decoder):
     assert in_full < len(PROMPTS), "nothing was dropped"
 
 
+def of_stored(shape, stored, n_prompt):
+    """Attention of the definition: the prompt to its keys and values as they are, later tokens to what a
+    byte holds of them."""
+
+    def attention(q, k, v, *, window, bias):
+        exact = reference_attention(q, k, v, window=window, bias=bias)
+        k, v = (dequantized(*quantized(each, stored), torch.float64) for each in (k, v))
+        lossy = reference_attention(q, k, v, window=window, bias=bias)
+        return torch.cat((exact[:, :, :n_prompt], lossy[:, :, n_prompt:]), dim=2)
+
+    return attention
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"n_kv_heads": 2, "window": 5}, {"n_kv_heads": 1}], ids=str
+)
+@pytest.mark.parametrize("stored", [torch.int8, torch.float8_e4m3fn], ids=str)
+@torch.no_grad()
+def test_a_byte_an_element(stored, changes, make_decoder):
+    model = make_decoder(changes)
+    whole = texts(model.shape.vocab_size, [n + STEPS for n in PROMPTS])
+    cache = QuantizedCache(model.shape, capacity=LONGEST, stored=stored, **ON_CPU)
+    exact = ContiguousCache(model.shape, capacity=LONGEST, **ON_CPU)
+    # A byte for eight, and a scale of four bytes for each head of eight elements.
+    assert cache.n_bytes == exact.n_bytes * (8 + 4) / 64
+    found = through(cache, model, whole)
+    for text, n, logits in zip(whole, PROMPTS, found, strict=True):
+        oracle = make_decoder(changes, of_stored(model.shape, stored, n))
+        expected = oracle(text[None])[0, n - 1 :]
+        # Scales are rounded to fp32, alike in both; what is left are other sums.
+        assert close(logits, expected, 4 * model.shape.n_layers)
+        assert not close(logits, model(text[None])[0, n - 1 :], 10**6)
+
+
 @torch.no_grad()
 def test_a_released_row_takes_another_prompt(make_decoder):
     model = make_decoder({})
@@ -228,16 +264,21 @@ def test_by_the_kernel(kind, changes, make_decoder):
     model = make_decoder(changes).float().to(device)
     whole = texts(model.shape.vocab_size, [n + STEPS for n in PROMPTS])
     expected = torch.cat(
-        [exact(text[None])[0, n - 1 :] for text, n in zip(whole, PROMPTS, strict=True)]
+        through(
+            QuantizedCache(exact.shape, capacity=LONGEST, stored=torch.int8, **ON_CPU), exact, whole
+        )
+        if kind == "int8"
+        else [exact(text[None])[0, n - 1 :] for text, n in zip(whole, PROMPTS, strict=True)]
     )
     errors = []
     for attention in ("as-model", "flash-decode"):
         on = {"n_rows": 3, "device": device, "dtype": torch.float32, "attention": attention}
-        cache = (
-            ContiguousCache(model.shape, capacity=LONGEST, **on)
-            if kind == "contiguous"
-            else PagedCache(model.shape, n_pages=20, page_size=4, **on)
-        )
+        if kind == "contiguous":
+            cache = ContiguousCache(model.shape, capacity=LONGEST, **on)
+        elif kind == "int8":
+            cache = QuantizedCache(model.shape, capacity=LONGEST, stored=torch.int8, **on)
+        else:
+            cache = PagedCache(model.shape, n_pages=20, page_size=4, **on)
         found = torch.cat(through(cache, model, [text.to(device) for text in whole])).cpu()
         errors.append(float((found - expected).norm() / expected.norm()))
     own, of_kernel = errors
