@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from peakward import records
-from peakward.api.stored import SQLITE_MAGIC
 from peakward.records import check, codec
 from peakward.records.calibration import Calibration
 from peakward.records.device import Device
@@ -33,6 +32,7 @@ from peakward.report import plan as plan_pages
 from peakward.report import profile as trace_pages
 from peakward.report.document import Document
 from peakward.store import artefacts
+from peakward.store.connection import SQLITE_MAGIC
 
 NOTEBOOK_HEIGHT = "32em"
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from peakward.records import codec
 from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
+from peakward.store.connection import SQLITE_MAGIC
 
 if TYPE_CHECKING:
     from peakward.records.lever import LeverLedger
     from peakward.tune.lever_ledger import Tried
 
 UNKNOWN_DEVICE = "a device of which no measurement is stored"
-SQLITE_MAGIC = b"SQLite format 3\0"
 
 
 def load(reference: str, db: str) -> Study:
@@ -48,7 +48,7 @@ def is_database(path: Path) -> bool:
     """
     try:
         with path.open("rb") as file:
-            return file.read(len(SQLITE_MAGIC)) == _SQLITE_MAGIC
+            return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
     except OSError as error:
         raise PeakwardError(f"expected a readable file, got {path}: {error.strerror}") from error
 
