@@ -20,6 +20,13 @@ from peakward.records.model_shape import ModelShape
 class KeptLayer(Protocol):
     """The keys and values that a cache holds of one layer."""
 
+    def extend(self, k: Tensor, v: Tensor, *, window: int | None) -> tuple[Tensor, Tensor]:
+        """Writes k and v (batch, kv_heads, n, head_dim) behind those held.
+
+        Returns:
+            The keys and values that `attend` is given.
+        """
+
     def attend(
         self,
         attention: AttentionFn,
@@ -30,8 +37,8 @@ class KeptLayer(Protocol):
         window: int | None,
         bias: Tensor | None,
     ) -> Tensor:
-        """Writes k and v (batch, kv_heads, n, head_dim) behind those held, and attends from q (batch,
-        heads, n, head_dim) to all that it may see, by the implementation `attention`.
+        """Attends from q (batch, heads, n, head_dim) to all that it may see, by the implementation
+        `attention`; k and v are those of `extend`.
 
         Returns:
             (batch, heads, n, head_dim).
@@ -83,7 +90,6 @@ class LayerCache(nn.Module):
         bias: Tensor | None,
     ) -> Tensor:
         """See `KeptLayer`."""
-        k, v = self.extend(k, v, window=window)
         return attention(q, k, v, window=window, bias=bias)
 
     def extend(self, k: Tensor, v: Tensor, *, window: int | None) -> tuple[Tensor, Tensor]:

@@ -163,6 +163,14 @@ class PassLayer(NamedTuple):
     at: "Pass"
     number: int
 
+    def extend(self, k: Tensor, v: Tensor, *, window: int | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """See `cache.KeptLayer`. The kernel reads the cache itself."""
+        cache = self.at.cache
+        cache.write(self.number, self.at, k, v)
+        if self.at.is_first or self.at.by_kernel:
+            return k, v
+        return cache.read(self.number, self.at)
+
     def attend(
         self,
         attention: AttentionFn,
@@ -174,14 +182,11 @@ class PassLayer(NamedTuple):
         bias: Tensor | None,
     ) -> Tensor:
         """See `cache.KeptLayer`. Tokens of empty rows attend among themselves, as without a cache."""
-        cache = self.at.cache
-        cache.write(self.number, self.at, k, v)
         if self.at.is_first:
             return attention(q, k, v, window=window, bias=bias)
         if self.at.by_kernel:
-            return cache.attend(self.number, self.at, q)
-        keys, values = cache.read(self.number, self.at)
-        return attention(q, keys, values, window=None, bias=bias)
+            return self.at.cache.attend(self.number, self.at, q)
+        return attention(q, k, v, window=None, bias=bias)
 
 
 class Pass:

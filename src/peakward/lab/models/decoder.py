@@ -150,6 +150,8 @@ class SelfAttention(nn.Module):
         if kept is None:
             mixed = self.attention(q, k, v, window=window, bias=bias)
         else:
+            # By these names, so that nothing holds the new ones while attention reads what is kept.
+            k, v = kept.extend(k, v, window=window)
             mixed = kept.attend(self.attention, q, k, v, window=window, bias=bias)
         return self.out(mixed.transpose(1, 2).reshape(batch, seq_len, -1))
 
