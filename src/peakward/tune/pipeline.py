@@ -15,7 +15,7 @@ from peakward.tune.laboratory import Laboratory
 from peakward.tune.ledger import Budget, Ledger, Listener, Undone
 from peakward.tune.lever_stack import LeverStack
 from peakward.tune.proof import Proof
-from peakward.tune.search import Search, bounds_of
+from peakward.tune.search import Search, bounds_of, unwritten_of
 
 if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
@@ -117,7 +117,10 @@ class Pipeline:
             self.measured, profiles=self.explained.made, memory=(), forecasts=self.forecasts
         )
         self._search = Search(
-            self._bench, seeks_memory=self.asked.aim.seeks_memory, bounds=bounds_of(told)
+            self._bench,
+            seeks_memory=self.asked.aim.seeks_memory,
+            bounds=bounds_of(told),
+            unwritten=unwritten_of(told),
         )
         self.held = self._proof.prove(self._composed(N_PROCESSES))
         if not self.held.levers and self.ledger.skipped:

@@ -16,7 +16,7 @@ from peakward.records.measurement import (
 )
 from peakward.tune import trials
 from peakward.tune.costs import LEAST_PROCESSES
-from peakward.tune.search import bounds_of
+from peakward.tune.search import bounds_of, unwritten_of
 from peakward.tune.trials import promising, rescues
 
 from .world import BASE, SHAPE, Investigated, World, configured, name_of, two_bottlenecks
@@ -99,6 +99,15 @@ def test_of_several_findings_the_largest_says_what_a_lever_may_gain(studies):
     assert bounds_of([replace(told, findings=(unknown, smaller, first))]) == dict.fromkeys(
         named, 1 / first.bound
     )
+
+
+def test_attention_is_unwritten_by_the_levers_of_its_finding(studies):
+    told = studies.diagnosis()
+    gains = told.findings[0].gains
+    written = replace(told.findings[0], code="ATTN001")
+    other = replace(told.findings[0], code="BW001")
+    assert unwritten_of([replace(told, findings=(written,))]) == {each.lever for each in gains}
+    assert unwritten_of([replace(told, findings=(other,))]) == frozenset()
 
 
 def test_what_was_seen_counts_for_more_than_what_was_predicted():
