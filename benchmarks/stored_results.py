@@ -26,6 +26,8 @@ Kind = Literal[
     "kernel-trials",
     "trial-steps",
     "against-transformers",
+    "against-by-hand",
+    "live-script",
     "own-cost",
 ]
 STUDIES: tuple[Kind, ...] = ("run", "bench", "study")
