@@ -60,7 +60,12 @@ def _to_optimizer(optimizer: "torch.optim.Optimizer", value: Optimizer) -> Undo:
     import torch
 
     flags = _FLAGS.get(value)
-    if flags is None or "fused" not in optimizer.defaults:
+    if flags is None:
+        raise PeakwardError(
+            f"expected a form that an optimizer can take in place ({', '.join(_FLAGS)}), got {value}: it is "
+            "another optimizer; make peakward.kernels.TritonAdamW in its place in your own code"
+        )
+    if "fused" not in optimizer.defaults:
         raise PeakwardError(
             f"expected an optimizer of torch with the argument fused, for {value}, got "
             f"{type(optimizer).__name__}: make another one in your own code"
