@@ -8,7 +8,7 @@ from peakward.records.errors import PeakwardError
 
 _Simple = ast.Expr | ast.Assign | ast.AnnAssign | ast.Return
 READ = ("report", "levers", "configuration", "certificate", "proof", "notes", "patch")
-"""What a handle of `optimize` is read by; anything else of it does something."""
+"""The attributes by which a handle of `optimize` is only read; any other attribute does something."""
 TELLS = ("print", "write_text")
 """Calls that give what was read to a person or to a file."""
 FORMS = ("str", "repr", "len", "markdown", "html", "join", "format", "open", "Path")

@@ -33,8 +33,8 @@ SEQ_LENS = {
 }
 """Three at least, for an exponent."""
 SMALL_LIMITS_BYTES = (384 * 2**20,)
-"""Of the whole process on a CPU, of which torch takes up to 300 MiB: 8 × 512² in fp32 takes 8 MiB a
-matrix and fits, 8 × 1024² takes 32 and does not."""
+"""The limits hold for the whole process on a CPU, of which torch takes up to 300 MiB: 8 × 512² in fp32
+takes 8 MiB a matrix and fits, 8 × 1024² takes 32 and does not."""
 HeadRow = Row[Head]
 
 
@@ -232,7 +232,7 @@ def out_of_memory(view: View[Head]) -> Iterator[Conclusion]:
 
 
 def joined(get: Callable[[HeadRow], str | None], separator: str) -> Callable[[Cell], str | None]:
-    """What is told of both passes, each word once."""
+    """Returns a function that joins what `get` tells of both passes, each word once."""
     return lambda cell: (
         separator.join(dict.fromkeys(filter(None, map(get, (cell.forward, cell.backward))))) or None
     )

@@ -12,12 +12,12 @@ from peakward.studies.setting import Setting
 
 Precision = Literal["fp32", "bf16"]
 PRECISIONS: dict[DeviceType, tuple[Precision, ...]] = {"cpu": ("fp32",), "cuda": ("fp32", "bf16")}
-"""That kernels of attention are studied in."""
+"""The precisions in which kernels of attention are studied, by type of device."""
 TORCH_TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16"}
 OURS = ("flash", "flash-hopper")
 GPU_BACKENDS = ("sdpa-cudnn", "sdpa-efficient")
 HOPPER_HEADS = (64, 80, 96, 128)
-"""Of the implementation `hopper` of `kernels.flash_attention`."""
+"""The head sizes of the implementation `hopper` of `kernels.flash_attention`."""
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ FLASH = Arm(name="flash", attention="flash")
 FLASH_HOPPER = Arm(name="flash-hopper", attention="flash-hopper")
 ON_GPU = (NAIVE, COMPILED, COMPILED_TF32, SDPA, *BACKENDS, FLEX, FLASH, FLASH_HOPPER)
 ON_CPU = (NAIVE, COMPILED, SDPA, FLEX, FLASH, FLASH_HOPPER)
-"""What a CPU's grid has, within a minute: there torch chooses among a flash backend and math."""
+"""The arms that a CPU's grid has, within a minute: there torch chooses among a flash backend and math."""
 
 
 def every_arm(setting: Setting) -> tuple[Arm, ...]:
@@ -60,7 +60,7 @@ def studied(setting: Setting) -> tuple[Precision, ...]:
 
 
 class Products(msgspec.Struct, frozen=True, kw_only=True):
-    """What the products of a kernel run as."""
+    """The products that a kernel runs in place of those of the case's type."""
 
     compute_type: str
     n_parts: int = 1
@@ -74,13 +74,14 @@ _IN_FP32_ON_A_GPU = {
     "flash": Products(compute_type="bf16", n_parts=6),
     "sdpa-efficient": Products(compute_type="tf32", n_parts=3),
 }
-"""Of attention in fp32: torch's matmul and FlexAttention use no tensor cores unless tf32 is allowed, our
-kernel takes `bf16x6` (its settings), and torch's memory-efficient kernel CUTLASS's OpMultiplyAddFastF32.
-What torch chooses (sdpa), and what Inductor makes of the naive formula, is not recorded."""
+"""The products of attention in fp32 on a GPU: torch's matmul and FlexAttention use no tensor cores unless
+tf32 is allowed, our kernel takes `bf16x6` (its settings), and torch's memory-efficient kernel CUTLASS's
+OpMultiplyAddFastF32. What torch chooses (sdpa), and what Inductor makes of the naive formula, is not
+recorded."""
 
 
 def products(found: OperatorCase) -> Products | None:
-    """What the case's products run as; None where nothing tells."""
+    """Returns how the case's products are computed; None where nothing tells."""
     if found.device == "cpu" or found.precision != "fp32":
         return Products(compute_type=found.precision)
     if found.compile != "none":
@@ -173,7 +174,8 @@ def obstacle(found: OperatorCase, setting: Setting) -> str | None:
 
 
 def _obstacle_of_torch(found: OperatorCase, capability: tuple[int, int]) -> str | None:
-    """As torch's own rules have it, which a case that slips through meets when it runs."""
+    """Returns why torch's own rules refuse the case, or None; a case that slips through meets them when it
+    runs."""
     prefix, _, backend = found.attention.partition("-")
     if prefix != "sdpa" or backend not in get_args(Backend):
         return None

@@ -96,7 +96,7 @@ def seconds(row: CaseRow, direction: Direction = "forward") -> Seconds | None:
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What a part has to do in one step: FLOPs, and bytes with each input and output once."""
+    """The work of a part in one step: FLOPs, and bytes with each input and output once."""
 
     flops: int
     n_bytes: int
@@ -151,7 +151,7 @@ def heads(row: CaseRow) -> str:
 
 
 def curve(row: CaseRow) -> str:
-    """What rows of one curve share: "12 × 64, bf16"."""
+    """Names what rows of one curve share: "12 × 64, bf16"."""
     return f"{heads(row)}, {row.point.case.precision}"
 
 
@@ -201,7 +201,7 @@ def ratios(view: View[Case]) -> Iterator[Conclusion]:
 
 
 def notes(view: View[Case]) -> tuple[str, ...]:
-    """What a part's time, FLOPs and bytes are of."""
+    """Returns notes that say what a part's time, FLOPs and bytes include."""
     work = "kernels" if view.on_gpu else "operators"
     return (
         f"Times of the parts are the durations of their {work} under a profiler, without what "

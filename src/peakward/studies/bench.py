@@ -79,7 +79,7 @@ SETTINGS = (
     "memory limit",
     "warm-up steps",
 )
-"""What may tell one row from another beside its size."""
+"""The columns that may tell one row from another beside its size."""
 
 
 def table(plan: Sequence[Planned], readings: Readings) -> Table:
@@ -173,7 +173,7 @@ def _row(measurement: Measurement | None) -> tuple[Cell, ...]:
 
 
 def _troubles(measurement: Measurement | None) -> str | None:
-    """What the outputs tell beside the times."""
+    """Tells what the outputs of a measurement show beside the times, or None where they show no trouble."""
     if measurement is None or measurement.outputs is None:
         return None
     return "; ".join(measurement.outputs.troubles) or None
@@ -201,7 +201,7 @@ def compare(plan: Sequence[Planned], readings: Readings) -> tuple[Conclusion, ..
 
 
 def _work(row: Row[Point[ConfiguredCase]]) -> tuple[object, ...]:
-    """What is alike in rows that only their configurations tell apart."""
+    """Returns what is alike in rows that only their configurations tell apart."""
     case = row.point.case
     return _model(case), case.workload, case.memory_limit_bytes, row.point.protocol
 
@@ -234,7 +234,7 @@ def _compare(ranking: Ranking) -> Iterator[Conclusion]:
 
 
 def _conditions(measured: Measurement) -> tuple[str, ...]:
-    """What tells groups of one place from each other: the warm-up, and the memory limit."""
+    """Returns what tells groups of one place from each other: the warm-up, and the memory limit."""
     steps = measured.protocol.warmup_steps
     warmup = (
         "warm-up until steady"

@@ -61,7 +61,7 @@ def place(case: ConfiguredCase) -> str:
 
 
 def sizes(shapes: tuple[ModelShape, ...]) -> Table:
-    """What the names of the models stand for, with their true parameter counts, each once."""
+    """Returns a table of the models by name, with their true parameter counts, each once."""
     names = ("parameters", "layers", "d_model", "d_ff", "heads", "vocabulary")
     rows = (
         (

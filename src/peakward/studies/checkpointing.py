@@ -71,11 +71,11 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """The sequence length of a search for the batch, and the other way round."""
     bracket: Bracket
     none: Bracket | None = None
-    """That of the same search with everything kept."""
+    """The bracket of the same search with everything kept."""
 
     @property
     def what(self) -> str:
-        """What grew: "batch at sequence 512", "sequence at batch 4"."""
+        """Names what grew: "batch at sequence 512", "sequence at batch 4"."""
         axis = self.search.axis
         return f"{axis} at {'sequence' if axis == 'batch' else 'batch'} {self.fixed}"
 
@@ -194,18 +194,18 @@ def _guess(search: Search, fixed: int, readings: Readings, setting: Setting) -> 
 
 
 def recomputed(row: Row[Step]) -> float:
-    """What the mode computes again, in FLOPs a step."""
+    """Returns the FLOPs a step that the mode computes again."""
     return recomputed_flops(row.point.case)
 
 
 def recomputed_share(row: Row[Step]) -> float | None:
-    """Of the model FLOPs of the step."""
+    """Returns the FLOPs computed again as a share of the model FLOPs of the step."""
     return ratio(recomputed(row), step_flops(row.point.case))
 
 
 def costs(view: View[Step]) -> Iterator[Conclusion]:
-    """What each mode saves, by where keeping everything has its peak; what it costs and computes again; and
-    the cases for which keeping everything runs out of memory.
+    """Says what each mode saves, by where keeping everything has its peak; what it costs and computes again;
+    and the cases for which keeping everything runs out of memory.
 
     No share over several phases: recomputation frees activations, and lowers no peak that has none.
     """

@@ -26,7 +26,7 @@ from peakward.studies.values import Value, groups
 R = TypeVar("R")
 AnyRow = Row[Any]
 Source = Measurement | CaseProfile | CaseMemory | Calibration | Device | ModelShape | ScalingFit
-"""What a number may be computed from."""
+"""A record or a constant that a number may be computed from."""
 MOST_NAMED = 6
 """Losing cases named in a sentence."""
 
@@ -206,7 +206,7 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """What the first may be called."""
+        """The words by which a sentence calls the first row."""
         return "the fastest of those timed" if self.untimed else "the fastest"
 
     @property
@@ -372,7 +372,8 @@ def _both(rows: Iterable[AnyRow]) -> list[Measurement | None]:
 
 
 def _within(rows: Iterable[AnyRow]) -> str:
-    """What the intervals of all are within: what those over the fewest processes are."""
+    """Returns the words for what the intervals of all rows are within: those of the row with the fewest
+    repeats."""
     return min(rows, key=lambda row: row.n_repeats).within
 
 

@@ -29,7 +29,7 @@ _Plan = tuple[Case, int | None, bool]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one case."""
+    """The outcome of one case: its measurements in both studies, their ratio and a verdict."""
 
     before: Measurement
     after: Measurement | None
@@ -40,7 +40,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def differences(before: Environment, after: Environment) -> tuple[str, ...]:
-    """What keeps two environments' figures apart, each as "torch: 2.11.0, then 2.13.0"."""
+    """Returns the fields that keep two environments' figures apart, each as "torch: 2.11.0, then 2.13.0"."""
     if before.key == after.key:
         return ()
     pairs = (
@@ -134,7 +134,7 @@ def _known_as(case: Case) -> Case:
 
 
 def change(before: Measurement, after: Measurement, threshold: float) -> Change:
-    """What became of a case that was measured before and after.
+    """Judges the change of a case that was measured before and after.
 
     Raises:
         PeakwardError: medians that have no ratio.

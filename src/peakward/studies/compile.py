@@ -40,7 +40,7 @@ EAGER, *_ = MODES
 ON_CPU = ("eager", "compile default")
 """`reduce-overhead` is CUDA graphs, and autotuning on a CPU builds C++ for minutes."""
 BASES = {"tf32 compile default": "tf32 eager"}
-"""What a mode is held against where that is not eager in fp32."""
+"""The mode that each of these is held against; all others are held against eager in fp32."""
 ENGINES = {**{name: MODES[name] for name in ON_CPU}, "cuda-graphs": {"cuda_graphs": True}}
 FIXED = "fixed lengths"
 PADDINGS: dict[str, Padding] = {"changing lengths": "none", "padded lengths": "to-seq-len"}
@@ -191,7 +191,8 @@ def payback_steps(row: CellRow) -> float | None:
 
 
 def paid(told: Sentence, row: CellRow) -> str | None:
-    """What a case takes to start, and when what is longer than its base's is made up for, as text."""
+    """Tells as text what a case takes to start, and after how many steps it has made up for a longer start
+    than its base's; None where `payback_steps` is."""
     if (steps := payback_steps(row)) is None:
         return None
     what = f"{row.point.shape.name} {row.point.subject}, {row.point.lengths},"
@@ -202,7 +203,7 @@ def paid(told: Sentence, row: CellRow) -> str | None:
 
 
 def gains(view: View[Cell]) -> Iterator[Conclusion]:
-    """What each mode gains on each subject."""
+    """Says what each mode gains on each subject."""
     for group in values.groups(cells(view), lambda row: row.name):
         mode = group[0].name
         if mode != EAGER:

@@ -75,7 +75,8 @@ def point(case: ModelCase, setting: Setting) -> Case:
 
 
 def resident_steps(setting: Setting) -> Iterator[ModelCase]:
-    """On a GPU as quick a step as torch's own parts make, since a loader must keep up with that."""
+    """Yields steps on resident tokens. On a GPU they are as quick as torch's own parts make them, since a
+    loader must keep up with that."""
     scope, grid = setting.scope, setting.grid
     models, seq_lens = grid.models, grid.seq_lens
     if scope.name == "small":  # one case of the CPU's grid, the quickest
@@ -107,7 +108,7 @@ def text_data(setting: Setting, **fields: object) -> TextData:
 
 
 def tokenizer(setting: Setting) -> Source:
-    """What was asked for, else byte pairs where their package is there, else bytes."""
+    """Returns the tokenizer that was asked for, else byte pairs where their package is there, else bytes."""
     return setting.scope.tokenizer or Source("bpe" if setting.has_tokenizers else "bytes")
 
 
@@ -138,7 +139,7 @@ class Step(Turned[Case], frozen=True, kw_only=True):
 
     @property
     def loader(self) -> str:
-        """What steps share that as many workers feed from the same tokens: "8 loader workers from …"."""
+        """Names what feeds the step, so that steps fed alike share it: "8 loader workers from …"."""
         return f"{processes(self.data)} from {self.feed}"
 
     @property
@@ -148,11 +149,11 @@ class Step(Turned[Case], frozen=True, kw_only=True):
 
     @property
     def feeding(self) -> Feeding | None:
-        """What feeding took in the first turn that ended `ok`."""
+        """The record of feeding in the first turn that ended `ok`."""
         return None if self.measurement is None else self.measurement.feeding
 
     def mean_of(self, read: Callable[[Feeding], Sequence[float] | None]) -> float | None:
-        """What feeding takes of something in a step, on average over all turns."""
+        """Returns what a step takes for one part of feeding, on average over all turns."""
         found = [each.measurement.feeding for each in self.turns if each.measurement is not None]
         means = [fmean(times) for each in found if each is not None and (times := read(each))]
         return fmean(means) if means else None
@@ -211,7 +212,7 @@ def waits(view: View[Case]) -> Iterator[Conclusion]:
 
 
 def rates(view: View[Case]) -> Iterator[Conclusion]:
-    """What one process makes, against what the step takes: the crossover without workers."""
+    """Compares what one process makes with what the step takes: the crossover without workers."""
     found = [each for each in fed(view) if each.making_s is not None]
     for group in values.groups(found, lambda each: each.feed):
         one, of = f"One process of {group[0].feed}", "of the time of the step on resident tokens"
@@ -256,7 +257,7 @@ def best(view: View[Case]) -> Iterator[Conclusion]:
 
 
 def samplers(view: View[Case]) -> Iterator[Conclusion]:
-    """What ranks read of one another's in an epoch."""
+    """Says for each sampler how much of what a rank reads in an epoch another rank reads too."""
     for step in ranked(view):
         yield from claims.listed(f"Sampler {step.data.sampler}", RANKS, step, step.measurement)
 
@@ -287,7 +288,7 @@ def notes(view: View[Case]) -> Iterator[str]:
 
 
 def texts(view: View[Case]) -> Iterator[Step]:
-    """What was read: of several ways to copy the same the first that ran."""
+    """Yields one step for each text that was read: of several ways to copy the same, the first that ran."""
     for group in values.groups(fed(view), lambda each: (each.place, each.loader)):
         yield from [each for each in group if each.feeding is not None][:1]
 

@@ -46,7 +46,7 @@ class Point(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
     is_last: bool = False
     """Whether it is measured after all others, as whoever ends the study early then has the rest of it."""
     also: Literal["profile", "memory", "first step"] | None = None
-    """What is recorded in a process of its own, after the whole grid was timed."""
+    """The record that is made in a process of its own, after the whole grid was timed."""
     timed: Callable[[Measurement | None], Interval | None] = read.time
     """Reads the step time off a measurement, its own or its base's: the median, unless steps differ."""
 
@@ -149,7 +149,7 @@ class Row(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
 
     @property
     def within(self) -> str:
-        """What the intervals of both are within, for behind them."""
+        """The words that follow the intervals of both rows and tell what those are within."""
         return read.processes(*self.both)
 
     @property
@@ -243,7 +243,7 @@ def row(point: P, readings: Readings) -> Row[P]:
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a study says, before it is put on record: all computed from measurements."""
+    """The content of a study before it is put on record: all of it is computed from measurements."""
 
     tables: tuple[Table, ...] = ()
     plots: tuple[Plot, ...] = ()
@@ -298,7 +298,7 @@ class Study(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
                     lab.explain_first_step(point.planned)
 
     def parts(self, readings: Readings, setting: Setting) -> Parts:
-        """What the measurements say; pure, and sound for any subset of them."""
+        """Computes what the measurements say; pure, and sound for any subset of them."""
         seen = view(self.points(setting), readings, setting)
         seen = msgspec.structs.replace(seen, rows=tuple(self.rows(seen)))
         return Parts(

@@ -22,7 +22,7 @@ Curves = Callable[[Setting], Iterable[Sequence[AnyPoint]]]
 """Points of which each needs more memory than the one before."""
 MIB, GIB = 2**20, 2**30
 LIMITS_BYTES = (24 * GIB, 40 * GIB, 80 * GIB)
-"""Of the cards that a user may have in mind (docs/scope.md)."""
+"""The memory of the cards that a user may have in mind (docs/scope.md)."""
 SMALL_LIMITS_BYTES = (496 * MIB, 544 * MIB, 640 * MIB)
 """A CPU's scaled-down ones: to train at 2 × 256, `tiny` takes 560 to 600 MiB in fp32, 496 to 512 in
 bf16 and 464 to 496 with checkpointing too, of which torch itself is 220 (2 cores, torch 2.13)."""

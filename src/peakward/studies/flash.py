@@ -181,8 +181,8 @@ def _best(row: HeadRow) -> Iterator[Conclusion]:
 
 
 def against(view: View[Head]) -> Iterator[Conclusion]:
-    """What each of ours gains over every rival, over all sizes and passes at which both ran and neither
-    mostly waited for its host."""
+    """Says what each of our kernels gains over every rival, over all sizes and passes at which both ran
+    and neither mostly waited for its host."""
     groups = values.groups(not_bound(view), lambda row: (place(row), seq_len(row)))
     by_size = [{row.name: row for row in group} for group in groups]
     names = dict.fromkeys(row.name for row in view.rows)
@@ -199,7 +199,7 @@ class Duel(NamedTuple):
     ours: AnyRow
     rival: AnyRow
     speed: Interval
-    """Of ours over the rival's: above 1 is faster."""
+    """The speed of ours over the rival's: ours is faster above 1."""
     untimed: tuple[AnyRow, ...]
     """The rivals that have no time at this length."""
 
@@ -266,7 +266,7 @@ def launches(view: View[Head]) -> Iterator[Conclusion]:
 
 
 def notes(view: View[Head]) -> Iterator[str]:
-    """What rates are of, and what the roof is."""
+    """Yields notes that say which FLOPs the rates count, and what the roof is."""
     yield (
         "FLOPs are those that FlashAttention is rated by: causal forward 2·S²·d for the two "
         "products, half of them masked; backward 2.5 times that, for it makes the scores again and "

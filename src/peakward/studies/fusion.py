@@ -81,7 +81,7 @@ def absences(setting: Setting) -> tuple[tuple[str, str, str], ...]:
 
 
 def left_out(view: View[Piece]) -> Iterator[Table]:
-    """What cannot run here, with the reason."""
+    """Yields a table of what cannot run here, with the reason."""
     columns = (Column(name="piece", unit="name"), Column(name="of"), Column(name="reason"))
     yield Table(title="Left out", columns=columns, rows=absences(view.setting))
 

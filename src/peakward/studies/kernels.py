@@ -55,7 +55,7 @@ def points(setting: Setting) -> Iterator[Case]:
 
 
 def noun(view: View[Case]) -> str:
-    """What the traces have."""
+    """Returns the word for what the traces have: kernels on a GPU, operators on a CPU."""
     return "kernel" if view.on_gpu else "operator"
 
 
@@ -233,7 +233,7 @@ def ranges(view: View[Case]) -> Iterator[Conclusion]:
 
 
 def after_matmuls(view: View[Case]) -> Iterator[Conclusion]:
-    """What takes most beside matmuls at each longest sequence: a category, and one kernel of a phase."""
+    """Says what takes most beside matmuls at each longest sequence: a category, and one kernel of a phase."""
     for row in longest(view):
         others = [(share, name) for name, share in shares(row).items() if name != MATMUL]
         found, profile = kernels(row, MATMUL), row.profile
@@ -252,7 +252,7 @@ def after_matmuls(view: View[Case]) -> Iterator[Conclusion]:
 
 
 def notes(view: View[Case]) -> tuple[str, ...]:
-    """What a profile is of."""
+    """Returns notes that say what a profile and its tables include."""
     work = noun(view)
     return (
         f"Each profile is of {N_STEPS} steps of a warm case. Work is the durations of {work}s, without "

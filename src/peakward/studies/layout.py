@@ -72,7 +72,7 @@ BASES: dict[MicroSubject, tuple[str, ...]] = {
     "heads": ("scores of heads first", "attention of heads first"),
     "projection": ("separate",),
 }
-"""What the others are held against: the same work on what lies row after row, separately."""
+"""The layouts that the others are held against: the same work on what lies row after row, separately."""
 COPIED = " (copied)"
 VIEWED = (512, 768)
 COUNTED = {"view": "views", "new": "copies", "refused": "refused"}
@@ -138,7 +138,7 @@ TIMED = of("matmul-operands", "addition", "heads")
 
 
 def costs(view: View[Piece]) -> Iterator[Conclusion]:
-    """Of each work at each size, the layout that costs most against the plain one."""
+    """Compares, for each work at each size, the layout that costs most with the plain one."""
     for group in pieces.groups(TIMED(view)):
         for name in BASES[subject(group[0])]:
             base = named(group, name)
@@ -189,7 +189,7 @@ def packing(view: View[Piece]) -> Iterator[Conclusion]:
 
 
 def result_of(row: PieceRow) -> str | None:
-    """What an operation made: a key of `WORDS`."""
+    """Returns the kind of an operation's result, a key of `WORDS`."""
     return None if (done := work(row)) is None else done.result
 
 
@@ -199,7 +199,7 @@ def over_least(row: PieceRow) -> float | None:
 
 
 def allocated_bytes(row: PieceRow) -> int | None:
-    """What an operation allocated."""
+    """Returns the bytes that an operation allocated."""
     return None if (done := work(row)) is None else done.allocated_bytes
 
 

@@ -123,7 +123,7 @@ def peak(row: CaseRow) -> PhasePeak | None:
 
 
 def peak_bytes(row: CaseRow) -> int | None:
-    """What is allocated at the highest moment of the recorded step."""
+    """Returns the bytes that are allocated at the highest moment of the recorded step."""
     return None if (found := peak(row)) is None else found.allocated_bytes
 
 
@@ -149,12 +149,12 @@ def residual_bytes(row: CaseRow) -> int:
 
 
 def block_over_residual(row: CaseRow) -> float | None:
-    """What a block keeps, in activations of the residual stream."""
+    """Returns what a block keeps, over one activation of the residual stream."""
     return ratio(block_bytes(row), residual_bytes(row))
 
 
 def kept_name(memory: CaseMemory) -> str:
-    """What its activations are to be called: a record from before casts of weights were told apart has them
+    """Returns the name for its activations: a record from before casts of weights were told apart has them
     among the activations."""
     casts = memory.case.configuration.precision.endswith("-mixed")
     mixed_up = casts and "weight_casts" not in memory.purposes
@@ -199,12 +199,13 @@ OVER_HELD = Value(
 
 
 def source(row: CaseRow) -> Measurement | CaseMemory | None:
-    """What says how much was held."""
+    """Returns the record that says how much was held: the measurement on a GPU, the recorded memory on a
+    CPU."""
     return row.measurement if row.point.case.device == "cuda" else row.memory
 
 
 def purposes(view: View[Case]) -> Iterator[Table]:
-    """What the recorded step's peak is made of, by the categories that occur."""
+    """Yields a table of what the recorded step's peak is made of, by the categories that occur."""
     held = [(row, found) for row, _ in recorded(view) if (found := peak(row)) is not None]
     names = {each.name for _, found in held for each in found.purposes}
     return table(
@@ -219,7 +220,8 @@ def purposes(view: View[Case]) -> Iterator[Table]:
 
 
 def held_for(purpose: str) -> Value:
-    """What the peak holds for a purpose: of lines of a row and its peak."""
+    """Returns the value that reads what a peak holds for a purpose; its lines are pairs of a row and its
+    peak."""
     return Value(
         purpose.replace("_", " "),
         "bytes",
@@ -308,7 +310,7 @@ def lines(memory: CaseMemory) -> Iterator[Series]:
 
 
 def shares(view: View[Case]) -> Iterator[Conclusion]:
-    """What the peak of each longest step is made of."""
+    """Says what the peak of each longest step is made of."""
     for row, memory in longest(view):
         if (found := peak(row)) is not None:
             names = [
@@ -356,12 +358,12 @@ def growth(view: View[Case]) -> Iterator[Conclusion]:
 
 
 def softmax_bytes(memory: CaseMemory) -> int:
-    """What the softmax of attention keeps."""
+    """Returns the bytes that the softmax of attention keeps."""
     return sum(each.n_bytes for each in memory.modules if part(each.module) == SOFTMAX)
 
 
 def residual(view: View[Case]) -> Iterator[Conclusion]:
-    """What a block keeps, in activations of the residual stream."""
+    """Says what a block keeps, as a multiple of one activation of the residual stream."""
     for row, memory in longest(view):
         if block_bytes(row):
             kept = f"In {place(row)}, of {kept_name(memory)} in the residual stream and of a block"
@@ -381,7 +383,7 @@ def predicted(view: View[Case]) -> Iterator[Conclusion]:
 
 
 def notes(view: View[Case]) -> Iterator[str]:
-    """What was run, what figures are of, and what a record lacks."""
+    """Yields notes on what was run, what the figures include, and what a record lacks."""
     yield f"Naive attention, AdamW foreach; precisions {', '.join(precisions(view.setting))}."
     yield (
         "Activations are what the forward pass makes and the backward pass lets go, logits among them; a "

@@ -22,14 +22,14 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
     "casts of weights": ("weight_casts_bytes",),
     "temporaries": ("temporaries_bytes",),
 }
-"""What a reader compares, of the fields of `MemorySplit`; all else is `OTHER`."""
+"""The categories that a reader compares, each with its fields of `MemorySplit`; all else is `OTHER`."""
 OTHER = "other"
 NEAR = 0.05
 """How far a predicted peak may be from the measured one and still be the same peak."""
 
 
 def prediction(case: ModelCase) -> MemoryPrediction | None:
-    """Of the case on a GPU; None of settings that are not covered."""
+    """Predicts the peak memory of the case on a GPU; None for settings that are not covered."""
     try:
         return peak_memory(msgspec.structs.replace(case, device="cuda"))
     except PeakwardError:

@@ -20,7 +20,7 @@ would fill the store."""
 SMALL_TIMED_S = 0.25
 """Warm-up and timing of 25 pieces of some milliseconds then end within half a minute."""
 SHOWN = {"online": "online by torch calls"}
-"""What the name of a piece, by which stored cases are found, does not say."""
+"""The names shown for pieces whose own name, by which stored cases are found, says too little."""
 PRECISIONS: dict[DeviceType, tuple[MicroPrecision, ...]] = {
     "cpu": ("fp32",),
     "cuda": ("fp32", "bf16"),
@@ -34,7 +34,7 @@ Grids = Mapping[tuple[DeviceType, ScopeName], Sizes]
 
 
 def protocol(setting: Setting) -> Protocol:
-    """As many steps as the timed seconds hold up to `MAX_STEPS`."""
+    """Returns a protocol of as many steps as the timed seconds hold, up to `MAX_STEPS`."""
     bounds: dict[str, int | float] = {"max_steps": MAX_STEPS}
     if setting.scope.name == "small" and setting.scope.max_timed_s is None:
         bounds["max_timed_s"] = SMALL_TIMED_S
@@ -76,7 +76,7 @@ def named(group: Iterable[PieceRow], piece: str) -> PieceRow | None:
 
 
 def subject(row: PieceRow) -> MicroSubject:
-    """What its piece computes."""
+    """Returns what the row's piece computes."""
     return row.point.case.subject
 
 

@@ -40,7 +40,7 @@ def exponent_interval(xs: Sequence[float], ys: Sequence[Interval]) -> Interval |
 
 
 def _weights(xs: Sequence[float]) -> list[float]:
-    """Of the logarithms of y in the slope; their sum is 0."""
+    """Returns the weights that the logarithms of y have in the slope; their sum is 0."""
     log_x = [math.log(x) for x in xs]
     mean = sum(log_x) / len(log_x)
     spread = sum((x - mean) ** 2 for x in log_x)

@@ -14,15 +14,15 @@ Planned = tuple[Case, Protocol]
 
 
 class Readings:
-    """What a plan asked for and what came of it: measurements by case and the protocol's identity,
-    profiles and recorded memory by case."""
+    """The measurements, profiles and recorded memory that came of a plan: measurements are found by case
+    and the protocol's identity, the others by case."""
 
     def __init__(self, measurements: Iterable[Measurement] = ()) -> None:
         self._by_plan = {(each.case, each.protocol.identity): each for each in measurements}
         self._profiles: dict[Case, CaseProfile] = {}
         self._memory: dict[Case, CaseMemory] = {}
         self.calibration: Calibration | None = None
-        """Of a study that measures the device itself."""
+        """The calibration, in a study that measures the device itself."""
 
     def __iter__(self) -> Iterator[Measurement]:
         return iter(self._by_plan.values())
@@ -54,7 +54,7 @@ class Readings:
 
     @property
     def memory(self) -> tuple[CaseMemory, ...]:
-        """What was recorded of cases, in the order in which it was."""
+        """Returns what was recorded of the memory of cases, in the order in which it was."""
         return tuple(self._memory.values())
 
     def add_memory(self, memory: CaseMemory) -> None:
@@ -62,7 +62,7 @@ class Readings:
         self._memory[memory.case] = memory
 
     def memory_of(self, case: Case) -> CaseMemory | None:
-        """What was recorded of a case, or None where nothing was."""
+        """Returns what was recorded of the memory of a case, or None where nothing was."""
         return self._memory.get(case)
 
 
@@ -103,17 +103,17 @@ def mean_s(measurement: Measurement | None, *, n_batches: int = N_BATCHES) -> In
 
 
 def compile_report(measurement: Measurement | None) -> CompileReport | None:
-    """What torch.compile did; None where nothing is compiled, or the case did not end `ok`."""
+    """Returns what torch.compile did; None where nothing is compiled, or the case did not end `ok`."""
     if measurement is None or measurement.status != "ok":
         return None
     return measurement.compile
 
 
 def start_s(measurement: Measurement | None) -> float | None:
-    """What a fresh process takes before it is steady. None unless the case ended `ok`.
+    """Returns the seconds that a fresh process takes before it is steady. None unless the case ended `ok`.
 
-    Of a fixed shape the compile time. Of changing lengths the warm-up, whole cycles, beyond what as many
-    steady cycles take; compilations and captures are in it.
+    For a fixed shape it is the compile time. For changing lengths it is what the warm-up, in whole cycles,
+    takes beyond as many steady cycles; compilations and captures are in it.
     """
     made = measurement
     if made is None or made.status != "ok" or made.summary is None or not made.runs:

@@ -44,8 +44,8 @@ class Recorder:
             self.measure(planned)
 
     def explain_first_step(self, planned: Planned) -> None:
-        """What the first step of a measured case did, put with its measurement where it is told, and
-        stored, so that it is told once."""
+        """Records what the first step of a measured case did, and stores it with the case's measurement,
+        so that it is told once."""
         measurement = self.readings.find(planned)
         if (
             measurement is None
@@ -117,7 +117,7 @@ class Recorder:
         return found
 
     def record_memory(self, planned: Planned) -> CaseMemory | None:
-        """What the memory of a measured case is held for, from the store where it is there already.
+        """Returns what the memory of a measured case is held for, from the store where it is there already.
 
         None where the case did not run, and where recording it failed, which `not_recorded` tells.
         """

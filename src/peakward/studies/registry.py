@@ -35,7 +35,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     name: str
     question: str
-    """What it answers, in one line."""
+    """The question that the study answers, in one line."""
     measures: Literal["cases", "device", "nothing"] = "cases"
     """device: its calibration, and no case. nothing: it is arithmetic, and needs no torch."""
     uses: Uses = Uses()
@@ -138,7 +138,8 @@ def study_entry(name: str) -> Entry:
 
 
 def specification(name: str) -> "Study[Any]":
-    """What a study measures and says: `STUDY` of its module, hyphens of its name as underscores.
+    """Returns what a study measures and says: `STUDY` of its module, which is named with underscores for
+    hyphens.
 
     Raises:
         PeakwardError: as `study_entry`.

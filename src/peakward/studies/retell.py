@@ -66,7 +66,8 @@ def as_stored(study: Study, obstacle: str) -> Study:
 
 
 def _again(study: Study, readings: Readings, parts: Parts) -> Study:
-    """What the lab could not take, and how the record came about, is in its notes alone."""
+    """Tells the study again, with the notes that only the lab could write: what it could not take, and how
+    the record came about."""
     kept = (NOT_PROFILED, NOT_RECORDED, PUT_TOGETHER)
     lab_notes = [each for each in study.notes if each.startswith(kept)]
     return told(study, readings, parts, lab_notes=lab_notes)

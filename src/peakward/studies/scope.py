@@ -34,7 +34,7 @@ class Scope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokenizer: Source | None = None
     """For the study of loading text."""
     workers: tuple[int, ...] = ()
-    """Of a loader, for that study."""
+    """The numbers of a loader's workers, for the study of loading text."""
 
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

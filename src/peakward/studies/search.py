@@ -18,7 +18,7 @@ class Bracket(msgspec.Struct, frozen=True, kw_only=True):
     too_large: int | None = None
     """None: the upper bound fits, or the search ended early."""
     proofs: tuple[Measurement, ...] = ()
-    """Of `fits` and `too_large`, as far as there are such."""
+    """The measurements at `fits` and at `too_large`, as far as there are such."""
     stopped: str | None = None
     """Why the search ended before the bracket was tight: a probe's status other than ok and oom."""
 

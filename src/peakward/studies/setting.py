@@ -1,4 +1,4 @@
-"""What a study's plan depends on: the scope, and what this machine can do."""
+"""The setting that a study's plan depends on: the scope, and what this machine can do."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:
-        """Of the GPU, 9.0 for an H100 or H200; None of a CPU."""
+        """The GPU's compute capability, (9, 0) for an H100 or H200; None on a CPU."""
         major, _, minor = (self.environment.compute_capability or "").partition(".")
         return (int(major), int(minor)) if minor else None
 

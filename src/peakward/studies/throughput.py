@@ -123,7 +123,7 @@ def longest(view: View[Way]) -> int:
 
 
 def under_limits(view: View[Way]) -> Iterator[Table]:
-    """What trains under each limit, and what it costs."""
+    """Yields a table of what trains under each limit, and what it costs."""
 
     def verdict(limit: int) -> Callable[[Row[Way]], str]:
         def of(row: Row[Way]) -> str:
@@ -155,7 +155,7 @@ def under_limits(view: View[Way]) -> Iterator[Table]:
 
 
 def category(name: str) -> Value:
-    """What the predicted peak holds for a purpose."""
+    """Returns the value that reads what the predicted peak holds for a purpose."""
 
     def of(row: Row[Way]) -> int | None:
         held = peaks.peak_categories(row.point.case)
@@ -165,7 +165,7 @@ def category(name: str) -> Value:
 
 
 def speed(view: View[Way]) -> Iterator[Conclusion]:
-    """What each lower precision gains in each pass."""
+    """Says what each lower precision gains in each pass."""
     rows = [row for row in speeds(view) if row.point.precision != BASE]
     for pass_ in PASSES:
         of_pass = (row for row in rows if row.point.case.workload.pass_ == pass_)
@@ -226,8 +226,8 @@ def _moved(own: Mapping[str, str], base: Mapping[str, str], against: str) -> str
 
 
 def prices(view: View[Way]) -> Iterator[Conclusion]:
-    """What each way takes of the peak memory and of the time of what it is held against, by size, where both
-    ran without a limit; and what a lower precision's peak is held for."""
+    """Says by size how much peak memory and time each way takes of what it is held against, where both ran
+    without a limit; and what a lower precision's peak is held for."""
     held = [row for row in ways(view) if row.point.against and row.peak_share and row.over_base]
     for group in values.groups(held, lambda row: row.name):
         told, texts = Sentence(), []
@@ -259,7 +259,7 @@ def size(row: Row[Way]) -> int:
 
 
 def notes(view: View[Way]) -> tuple[str, ...]:
-    """What was left out, and what fitting means."""
+    """Returns notes on what was left out, and what fitting means."""
     return (
         *view.setting.refusals(workloads(view.setting)),
         *limit_notes(view.setting),

@@ -45,7 +45,7 @@ class Turned(Row[P], frozen=True, kw_only=True):
 
     @property
     def within(self) -> str:
-        """What the interval of a ratio is within, for behind it."""
+        """The words that follow the interval of a ratio and tell what it is within."""
         n = self.n_repeats
         return f" over {n} turns" if n > 1 else " within one process of each"
 

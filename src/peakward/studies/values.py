@@ -20,7 +20,7 @@ Key = Callable[[Any], Hashable]
 
 
 class Value(msgspec.Struct, frozen=True):
-    """What a row has: its name, its unit, and how it is read off the row."""
+    """A value that a row has: its name, its unit, and how it is read off the row."""
 
     name: str
     unit: Unit
@@ -41,7 +41,7 @@ class Value(msgspec.Struct, frozen=True):
         return None if isinstance(found, str) else found
 
     def cell(self, row: Any) -> Cell:
-        """What stands in a table."""
+        """Returns what stands in a table for the row."""
         found = self.get(row)
         if not isinstance(found, Interval):
             return found
@@ -121,7 +121,7 @@ COMPILED = (
     _of_compile("recompilations", "n_recompiles"),
     _of_compile("from disk cache", "n_cached_graphs"),
 )
-"""What torch.compile did, in numbers."""
+"""The numbers that tell what torch.compile did."""
 REASONS = text(
     "reasons",
     lambda row: "; ".join(getattr(read.compile_report(row.measurement), "reasons", ())) or None,

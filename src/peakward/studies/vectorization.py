@@ -141,7 +141,7 @@ def equality(view: View[Piece]) -> Iterator[Conclusion]:
 
 
 def notes(view: View[Piece]) -> Iterator[str]:
-    """What rates and shares are of."""
+    """Yields notes that say which FLOPs the rates count, and what the shares are of."""
     yield (
         "FLOPs are 2·n³. Shares are of the fastest square product that the calibration measured on this "
         "device in the same type, which is not the datasheet's peak; Python's floats are fp64 and are "

@@ -90,14 +90,14 @@ def multiple(name: Statistic) -> Callable[[Row[Case]], float | None]:
 
 
 def warmup_s(row: Row[Case]) -> float | None:
-    """What the warm-up took in all."""
+    """Returns the seconds that the warm-up took in all."""
     if row.measurement is None or row.measurement.summary is None:
         return None
     return sum(sum(run.warmup_s) for run in row.measurement.runs)
 
 
 def total_s(row: Row[Case]) -> float | None:
-    """What warm-up and timed steps took in all."""
+    """Returns the seconds that warm-up and timed steps took in all."""
     if row.measurement is None or row.measurement.summary is None:
         return None
     return (warmup_s(row) or 0.0) + sum(sum(run.steps_s) for run in row.measurement.runs)
@@ -116,14 +116,15 @@ def first_step_s(row: Row[Case]) -> float | None:
 
 
 def excess_s(row: Row[Case]) -> float | None:
-    """What the timed first step took beyond a steady one; None where either was not timed."""
+    """Returns the seconds that the timed first step took beyond a steady one; None where either was not
+    timed."""
     steady_s, first_s = median_s(row.base), first_step_s(row)
     return None if steady_s is None or first_s is None or row.status != "ok" else first_s - steady_s
 
 
 def parts(first: FirstStep, *, on_gpu: bool) -> dict[str, float | None]:
-    """What a first step took longer for, in seconds: the parts that this kind of device has. None where the
-    record does not tell."""
+    """Returns what a first step took longer for, in seconds: the parts that this kind of device has. A
+    part is None where the record does not tell it."""
     only_gpu = {
         "module loading": first.module_load_s,
         "memory allocation": first.allocation_s,
@@ -141,7 +142,7 @@ def other_s(row: Row[Case], told: Sequence[float | None]) -> float | None:
 
 
 def first_steps(view: View[Case]) -> Iterator[Table]:
-    """What first steps took beyond steady ones, in parts that sum to it."""
+    """Yields a table of what first steps took beyond steady ones, in parts that sum to it."""
 
     def of_row(row: Row[Case]) -> FirstStep:
         assert row.measurement is not None and row.measurement.first_step is not None
@@ -215,8 +216,8 @@ def offsets(view: View[Case]) -> Iterator[Conclusion]:
 
 
 def explained(view: View[Case]) -> Iterator[Conclusion]:
-    """What first steps took longer for than steady ones, in parts that sum to it; nothing where one was not
-    timed, or took no longer."""
+    """Says what first steps took longer for than steady ones, in parts that sum to it; nothing where one
+    was not timed, or took no longer."""
     for row, first in profiled(view):
         excess, own = excess_s(row), row.measurement
         if excess is None or excess <= 0:

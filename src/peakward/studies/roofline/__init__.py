@@ -124,7 +124,7 @@ def farthest(view: Seen) -> Iterator[Conclusion]:
 
 
 def precisions(view: Seen) -> Iterator[Conclusion]:
-    """What the other precisions do to the ridge and to the longest layer, beside the first."""
+    """Says what the other precisions do to the ridge and to the longest layer, beside the first."""
     alike = groups(largest(view), lambda each: (each.point.case.model.name, each.point.fusion))
     for base, *others in alike:
         for other in others:
@@ -145,7 +145,7 @@ def precisions(view: Seen) -> Iterator[Conclusion]:
 
 
 def batches(view: Seen) -> Iterator[Conclusion]:
-    """What the largest batch does to the places, beside the smallest."""
+    """Says what the largest batch does to the places, beside the smallest."""
     for few, *_, many in (each for each in by_batch(view) if len(each) > 1):
         if (layer := many.longest_layer) is not None:
             subject = f"From batch {few.point.batch_size} to {many.point.batch_size}"
@@ -159,7 +159,7 @@ def batches(view: Seen) -> Iterator[Conclusion]:
 
 
 def fusions(view: Seen) -> Iterator[Conclusion]:
-    """What each fusion saves in bytes and time, beside eager at the same batch."""
+    """Says what each fusion saves in bytes and time, beside eager at the same batch."""
     for rows in groups(
         largest(view), lambda each: (*each.point.settings[:2], each.point.batch_size)
     ):
@@ -177,7 +177,7 @@ def fusions(view: Seen) -> Iterator[Conclusion]:
 
 
 def both(first: Placed, second: Placed) -> tuple[Source | None, ...]:
-    """What the figures of two steps are computed from."""
+    """Returns the records that the figures of two steps are computed from."""
     return first.profile, second.profile, first.calibration
 
 
@@ -223,7 +223,7 @@ def roof_share(told: Sentence, step: Placed, place: Place) -> str:
 
 
 def notes(view: Seen) -> Iterator[str]:
-    """What is counted, what was left out, and what a share over 100% may come of."""
+    """Yields notes on what is counted, what was left out, and why a share may be over 100%."""
     yield (
         "Operations: of products 2·m·n·k, of fused attention half of it under the causal mask and no "
         "recomputation; of all else one for each element of the largest operand and step of its "

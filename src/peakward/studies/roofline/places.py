@@ -51,7 +51,8 @@ FILLED = ("aten.nll_loss_backward", "aten.embedding_dense_backward")
 them: a trace counts it as an operator of its own, the closed form as bytes of the one around it. Of 129
 µs that the loss's backward pass of 8,192 × 10,000 took an H100, the fill took 99."""
 FILLS = ("aten::fill_", "aten::zero_")
-"""On a GPU the first launches the kernel; on a CPU either may do the work."""
+"""The operators that fill a tensor: on a GPU the first launches the kernel; on a CPU either may do the
+work."""
 STEPS = {
     "_softmax": 5,  # maximum, difference, exp, sum, division
     "_safe_softmax": 5,

@@ -214,7 +214,8 @@ def growth(view: View[Any]) -> Iterator[Conclusion]:
 
 
 def chinchilla(view: View[Any]) -> Iterator[Conclusion]:
-    """What each rule makes of Chinchilla's budget, and what that takes."""
+    """Says how each rule splits Chinchilla's budget into parameters and tokens, and how many hours that
+    takes."""
     own = [each for each in allocations(view) if each.budget_flops == CHINCHILLA_FLOPS]
     told = Sentence()
 
@@ -285,7 +286,8 @@ def smaller(view: View[Any]) -> Iterator[Conclusion]:
 
 
 def whole_lives(view: View[Any]) -> Iterator[Conclusion]:
-    """What a long life asks for and what it saves, by fit at the dearer serving."""
+    """Says what the lives with the most and the fewest served tokens ask for and what they save, by fit at
+    the dearer serving."""
     dear = [each for each in lives(view) if each.serving_mfu == SERVING_MFUS[-1]]
     for rows in groups(dear, lambda each: each.fit):
         subject = f"By {rows[0].fit.name}, the cheapest model over a life, beside the optimum"
