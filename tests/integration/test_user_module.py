@@ -70,7 +70,7 @@ def test_a_grid_of_modules_is_measured_and_found_again(other, at_user_modules, h
 
 @pytest.mark.full
 def test_a_run_names_what_cannot_be_done_from_outside(at_user_modules):
-    words = ("run", "--model", "py:tiny_gpt:build", *SIZES, "--budget", "5s")
+    words = ("run", "--model", "py:tiny_gpt:build", *SIZES, "--budget", "60s", "--lever", "sdpa")
     done = peakward(*words, cwd=at_user_modules)
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
