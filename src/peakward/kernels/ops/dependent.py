@@ -19,6 +19,13 @@ def dependent() -> dict[str, bool]:
 
 
 @triton.jit
+def launch_the_next(DEPENDENT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Lets the kernel behind this one start as soon as there is room for it; it waits by itself."""
+    if DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
 def wait_for_the_one_before(DEPENDENT: tl.constexpr):  # type: ignore[no-untyped-def]
     """Waits until the kernel before has ended and all of its results are written. It must be called
     before anything is read or written."""

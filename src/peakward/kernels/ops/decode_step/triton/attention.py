@@ -1,0 +1,123 @@
+"""Attention of a step's queries to the cache, with the join of its pieces in the same kernel."""
+
+import triton
+import triton.language as tl
+
+from peakward.kernels.ops.decode_step.triton.stored import THEN, bring, bring_next
+from peakward.kernels.ops.dependent import launch_the_next, wait_for_the_one_before
+
+
+@triton.jit(do_not_specialize=THEN)
+def decode_step_attention(  # type: ignore[no-untyped-def]
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    position_ptr,
+    parts_ptr,
+    shares_ptr,
+    arrived_ptr,
+    out_ptr,
+    then_ptr,
+    then_parts,
+    then_stride,
+    then_bytes,
+    capacity,
+    scale_log2,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUP_PADDED: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPLITS: tl.constexpr,
+    AHEAD: tl.constexpr,
+    WARPS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+    NATIVE: tl.constexpr,
+):
+    """GROUP queries that share keys, to one of SPLITS pieces of them: parts (rows, KV_HEADS, SPLITS, GROUP,
+    HEAD_DIM) and the logarithms of their shares (…, GROUP), in fp32. The program that arrives last joins
+    them into out (rows, heads, HEAD_DIM), in the order of the pieces, and sets its count back to 0.
+
+    The position is not the chain's work: it may be read before the wait.
+    """
+    launch_the_next(DEPENDENT)
+    pair = tl.program_id(0)
+    split = tl.program_id(1)
+    length = tl.load(position_ptr + pair // KV_HEADS).to(tl.int32) + 1
+    chunk = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK) * BLOCK
+    low = split * chunk
+    high = tl.minimum(low + chunk, length)
+    cache = pair.to(tl.int64) * capacity * HEAD_DIM
+    ITEM: tl.constexpr = k_ptr.dtype.element_ty.primitive_bitwidth // 8
+    if AHEAD and NATIVE:
+        brought = low + tl.arange(0, 32 * WARPS) * 8
+        n_bytes = tl.minimum(tl.maximum(high - brought, 0), 8) * (HEAD_DIM * ITEM)
+        bring(k_ptr + cache + brought * HEAD_DIM, n_bytes)
+        bring(v_ptr + cache + brought * HEAD_DIM, n_bytes)
+        program = pair + tl.num_programs(0) * split
+        n_programs = tl.num_programs(0) * SPLITS
+        bring_next(then_ptr, then_parts, then_stride, then_bytes, program, n_programs, 32 * WARPS)
+    wait_for_the_one_before(DEPENDENT)
+
+    member = tl.arange(0, GROUP_PADDED)
+    dim = tl.arange(0, BLOCK_DIM)
+    is_dim = (dim < HEAD_DIM)[None, :]
+    within = (member < GROUP)[:, None] & is_dim
+    q_rows = (pair * GROUP + member)[:, None] * HEAD_DIM + dim[None, :]
+    q = tl.load(q_ptr + q_rows, mask=within, other=0.0, cache_modifier=".cg")
+    acc = tl.zeros((GROUP_PADDED, BLOCK_DIM), tl.float32)
+    largest = tl.full((GROUP_PADDED,), float("-inf"), tl.float32)
+    total = tl.zeros((GROUP_PADDED,), tl.float32)
+    for start in range(low, high, BLOCK):
+        position = start + tl.arange(0, BLOCK)
+        is_held = position < high
+        at = cache + position.to(tl.int64)[:, None] * HEAD_DIM + dim[None, :]
+        there = is_held[:, None] & is_dim
+        k = tl.load(k_ptr + at, mask=there, other=0.0, cache_modifier=".cg")
+        v = tl.load(v_ptr + at, mask=there, other=0.0, cache_modifier=".cg")
+        score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
+        score = tl.where(is_held[None, :], score, float("-inf"))
+        raised = tl.maximum(largest, tl.max(score, 1))
+        weight = tl.exp2(score - raised[:, None])
+        shrink = tl.exp2(largest - raised)
+        total = total * shrink + tl.sum(weight, 1)
+        largest = raised
+        acc = tl.dot(weight.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
+    out = out_ptr + q_rows
+    if SPLITS == 1:
+        tl.store(out, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=within)
+    else:
+        is_member = member < GROUP
+        own = (pair * SPLITS + split) * GROUP + member
+        tl.store(parts_ptr + own[:, None] * HEAD_DIM + dim[None, :], acc, mask=within)
+        tl.store(shares_ptr + 2 * own, largest, mask=is_member)
+        tl.store(shares_ptr + 2 * own + 1, total, mask=is_member)
+        # All threads' stores come before the count, and the count before all threads' loads.
+        tl.debug_barrier()
+        n_before = tl.atomic_add(arrived_ptr + pair, 1, sem="acq_rel")
+        if n_before == SPLITS - 1:
+            tl.debug_barrier()
+            tl.store(arrived_ptr + pair, 0)
+            top = tl.full((GROUP_PADDED,), float("-inf"), tl.float32)
+            for piece in tl.static_range(SPLITS):
+                own = (pair * SPLITS + piece) * GROUP + member
+                share = tl.load(
+                    shares_ptr + 2 * own, mask=is_member, other=0.0, cache_modifier=".cg"
+                )
+                top = tl.maximum(top, share)
+            acc = tl.zeros((GROUP_PADDED, BLOCK_DIM), tl.float32)
+            whole = tl.zeros((GROUP_PADDED,), tl.float32)
+            for piece in tl.static_range(SPLITS):
+                own = (pair * SPLITS + piece) * GROUP + member
+                share = tl.load(
+                    shares_ptr + 2 * own, mask=is_member, other=0.0, cache_modifier=".cg"
+                )
+                share = tl.exp2(share - top)
+                part = tl.load(
+                    shares_ptr + 2 * own + 1, mask=is_member, other=1.0, cache_modifier=".cg"
+                )
+                whole += share * part
+                parts = parts_ptr + own[:, None] * HEAD_DIM + dim[None, :]
+                acc += share[:, None] * tl.load(parts, mask=within, other=0.0, cache_modifier=".cg")
+            tl.store(out, (acc / whole[:, None]).to(out_ptr.dtype.element_ty), mask=within)

@@ -1,0 +1,270 @@
+"""Starts the kernels. Each but the first is launched while the one before it still runs.
+
+Why that is safe: every program of every kernel waits before it reads or writes what a kernel of the chain
+wrote, and the wait ends when all programs of the kernel before have ended and their writes are visible. A
+program ends only after its own wait. So behind its wait a kernel finds all earlier kernels complete, and
+none of them can still read what it writes. Before the wait only weights, positions and addresses are
+touched, which no kernel of the chain writes; a prefetch into the L2 reads nothing.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from triton import knobs
+
+from peakward.kernels.ops.decode_step.triton.attention import decode_step_attention
+from peakward.kernels.ops.decode_step.triton.products import (
+    decode_step_embedded,
+    decode_step_gated,
+    decode_step_product,
+    decode_step_rotated,
+)
+from peakward.kernels.ops.decode_step.triton.settings import Cut, Split
+from peakward.kernels.ops.decode_step.triton.stored import DENSE, INT4, INT8, WORDS
+from peakward.kernels.ops.dependent import dependent
+from peakward.kernels.ops.recording import launch
+
+LOG2_E = math.log2(math.e)
+
+
+class Matrix(NamedTuple):
+    """A stored matrix (n, k): dense elements; int8 (n, k) with scales (1, n); or int4 as
+    `quantized_matmul.reference.packed` with scales (k / 128, n)."""
+
+    stored: Tensor
+    scale: Tensor | None
+    n: int
+    k: int
+
+    @property
+    def format_(self) -> int:
+        if self.scale is None:
+            return int(DENSE.value)
+        return int(INT8.value if self.stored.dtype == torch.int8 else INT4.value)
+
+    @property
+    def per_word(self) -> int:
+        """The columns of 32 bits."""
+        if self.format_ == DENSE.value:
+            return 4 // self.stored.element_size()
+        return 4 if self.format_ == INT8.value else 8
+
+    @property
+    def words(self) -> Tensor:
+        """The elements as words of 32 bits."""
+        return self.stored.view(torch.int32)
+
+
+class Then(NamedTuple):
+    """The part of a tensor that the next kernel reads first: `parts` runs of n_bytes each, `stride` bytes
+    apart."""
+
+    tensor: Tensor
+    parts: int
+    stride: int
+    n_bytes: int
+
+
+def first_of(matrix: Matrix, n_bytes: int, *, halves: bool = False) -> Then:
+    """Some n_bytes of a matrix, those of its first rows; with `halves` of its first rows and of those from
+    the middle on."""
+    row_bytes, n_parts = matrix.k // matrix.per_word * 4, 2 if halves else 1
+    n_rows = matrix.n // n_parts
+    if matrix.format_ == INT4.value:
+        row_bytes, n_parts = 4 * int(WORDS.value), n_parts * (matrix.k // 128)
+    stride = n_rows * row_bytes
+    each = min(n_bytes // n_parts, stride) // 16 * 16
+    # The instruction takes addresses and sizes in 16 bytes.
+    return Then(matrix.stored.view(torch.uint8), n_parts, stride, each if stride % 16 == 0 else 0)
+
+
+def rotated(
+    x: Tensor,
+    gain: Tensor,
+    eps: float,
+    matrix: Matrix,
+    bias: Tensor | None,
+    cos: Tensor,
+    sin: Tensor,
+    position: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cut: Cut,
+    n_programs: int,
+) -> None:
+    """Norm of x (1, d_model), projection and rotation: queries to q (1, heads, head_dim), keys and values
+    to their caches (1, kv_heads, capacity, head_dim) at position (1,); cos and sin (capacity,
+    head_dim / 2)."""
+    half = q.shape[2] // 2
+    n_blocks = triton.cdiv(matrix.n, cut.block)
+    launch(
+        decode_step_rotated,
+        (min(n_programs, n_blocks),),
+        x,
+        gain,
+        matrix.words,
+        matrix.scale,
+        bias,
+        cos,
+        sin,
+        position,
+        q,
+        k,
+        v,
+        matrix.n,
+        k.shape[2],
+        eps,
+        q.shape[1],
+        k.shape[1],
+        HALF=half,
+        HAS_BIAS=bias is not None,
+        **_sizes(matrix, cut),
+    )
+
+
+def gated(
+    x: Tensor,
+    gain: Tensor,
+    eps: float,
+    matrix: Matrix,
+    out: Tensor,
+    *,
+    then: Then,
+    cut: Cut,
+    n_programs: int,
+) -> None:
+    """silu(gate) · up of the norm of x (1, d_model), into out (1, d_ff); the matrix has gate's rows, then
+    up's."""
+    launch(
+        decode_step_gated,
+        (min(n_programs, triton.cdiv(matrix.n, cut.block)),),
+        x,
+        gain,
+        matrix.words,
+        matrix.scale,
+        out,
+        *then,
+        matrix.n,
+        eps,
+        HALF=matrix.n // 2,
+        **_sizes(matrix, cut),
+    )
+
+
+def product(
+    x: Tensor,
+    gain: Tensor | None,
+    eps: float,
+    matrix: Matrix,
+    out: Tensor,
+    *,
+    adds: bool,
+    then: Then,
+    cut: Cut,
+    n_programs: int,
+) -> None:
+    """x (1, k), or with a gain its norm, times the transposed matrix: into out (1, n), or added to it."""
+    launch(
+        decode_step_product,
+        (min(n_programs, triton.cdiv(matrix.n, cut.block)),),
+        x,
+        gain,
+        matrix.words,
+        matrix.scale,
+        out,
+        *then,
+        matrix.n,
+        eps,
+        NORMED=gain is not None,
+        ADDS=adds,
+        **_sizes(matrix, cut),
+    )
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    position: Tensor,
+    parts: Tensor,
+    shares: Tensor,
+    arrived: Tensor,
+    out: Tensor,
+    *,
+    then: Then,
+    split: Split,
+) -> None:
+    """Attention from q (m, heads, head_dim) to the positions up to `position` (m,), into out (m, heads,
+    head_dim). See the kernel for parts, shares and arrived, of which the last holds zeros."""
+    kv_heads, head_dim = k.shape[1], k.shape[3]
+    group = q.shape[1] // kv_heads
+    native = not knobs.runtime.interpret
+    launch(
+        decode_step_attention,
+        (len(q) * kv_heads, split.splits),
+        q,
+        k,
+        v,
+        position,
+        parts,
+        shares,
+        arrived,
+        out,
+        *then,
+        k.shape[2],
+        LOG2_E / math.sqrt(head_dim),
+        KV_HEADS=kv_heads,
+        GROUP=group,
+        GROUP_PADDED=max(16, triton.next_power_of_2(group)),
+        HEAD_DIM=head_dim,
+        BLOCK_DIM=max(16, triton.next_power_of_2(head_dim)),
+        BLOCK=split.block,
+        SPLITS=split.splits,
+        AHEAD=split.ahead if native and head_dim * k.element_size() % 16 == 0 else 0,
+        WARPS=split.warps,
+        NATIVE=native,
+        num_warps=split.warps,
+        num_stages=split.stages,
+        **dependent(),
+    )
+
+
+def embedded(ids: Tensor, table: Tensor, out: Tensor) -> None:
+    """Rows of the table for ids (m,), into out (m, d_model)."""
+    m, width = out.shape
+    block = min(1024, triton.next_power_of_2(width))
+    launch(
+        decode_step_embedded,
+        (m, triton.cdiv(width, block)),
+        ids,
+        table,
+        out,
+        WIDTH=width,
+        BLOCK=block,
+        DEPENDENT=dependent()["DEPENDENT"],
+        num_warps=4,
+    )
+
+
+def _sizes(matrix: Matrix, cut: Cut) -> dict[str, Any]:
+    native = not knobs.runtime.interpret
+    return {
+        "K": matrix.k,
+        "FORMAT": matrix.format_,
+        "PER_WORD": matrix.per_word,
+        "BLOCK": cut.block,
+        "LANES": cut.lanes,
+        "CHUNKS": cut.chunks(matrix.k, matrix.per_word),
+        "DEPTH": cut.depth,
+        "AHEAD": cut.ahead if native else 0,
+        "WARPS": cut.warps,
+        "NATIVE": native,
+        "num_warps": cut.warps,
+        "num_stages": 1,
+        **dependent(),
+    }

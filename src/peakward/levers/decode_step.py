@@ -1,0 +1,91 @@
+"""The step of decode: its operators one by one, or in a few kernels of Peakward's own."""
+
+from peakward.levers.axis import Axis, CodeHint, ComputeCapability, not_seen
+from peakward.records.case import ConfiguredCase, ModelCase, StoredWeights
+from peakward.records.lever import Lever
+
+MOST_ROWS = 1
+"""The largest batch that the fused step is made for: beyond it kernels that multiply on tensor cores are
+faster (of 8 sequences of `2.7B` separate ones made 1,761 tokens/s on an H100, these 470)."""
+WIDEST: dict[StoredWeights, int] = {"dense": 2560, "int8": 2560, "int4:128": 4096}
+"""The largest d_model that it is measured to be faster for, in tokens/s beside separate kernels at 1,024
+positions. On an H100 `2.7B` (2,560) 374 for 268 dense, 584 for 378 in int8, 729 for 447 in int4. On an H200,
+of kernels before their last change: `small` (768) 3,725 for 1,853, 4,216 for 2,178, 4,115 for 2,060;
+Llama-2-7B (4,096) 430 for 387 in int4, but with cuts that have been bettered since 176 for 215 dense and 303
+for 314 in int8."""
+
+
+def is_fused(case: ModelCase) -> bool:
+    """Whether the case's step runs in the fused kernels."""
+    return AXIS.value(case.configuration) == "fused"
+
+
+def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> str | None:
+    if not isinstance(case, ModelCase):
+        return None
+    in_word = 2 if case.configuration.weights == "dense" else 4
+    widths = [case.model.d_model, case.model.n_heads * case.model.head_dim, case.model.d_ff]
+    widest = WIDEST[case.configuration.weights]
+    shape, configuration, said = case.model, case.configuration, "decode-step fused"
+    parts = {
+        "RMSNorm": (shape.norm == "rmsnorm", shape.norm),
+        "RoPE": (shape.positions == "rope", shape.positions),
+        "a gated silu": (shape.gated and shape.activation == "silu", shape.activation),
+        "a dense model": (shape.n_experts == 1, f"{shape.n_experts} experts"),
+        "no biases but those of queries, keys and values": (not shape.bias, "biases on all"),
+        "no window": (shape.window is None, shape.window),
+        "widths in whole words of 32 bits": (not any(each % in_word for each in widths), widths),
+        "an even head_dim": (shape.head_dim % 2 == 0, shape.head_dim),
+        "keys and values in the compute type": (
+            configuration.kv_cache == "static",
+            f"kv-cache {configuration.kv_cache}",
+        ),
+        "blocks that are not compiled": (
+            configuration.compile == "none",
+            f"compile {configuration.compile}",
+        ),
+        f"a batch of at most {MOST_ROWS}: of more separate kernels are faster": (
+            case.workload.batch_size <= MOST_ROWS,
+            case.workload.batch_size,
+        ),
+        f"a d_model of at most {widest}: of wider models it is not measured to be faster": (
+            shape.d_model <= widest,
+            shape.d_model,
+        ),
+    }
+    for needed, (is_there, got) in parts.items():
+        if not is_there:
+            return f"{said} needs {needed}, got {got}"
+    return None
+
+
+AXIS = Axis(
+    name="decode_step",
+    default="separate",
+    help="A step of decode: separate (operator by operator), or fused in five of Peakward's own kernels a "
+    "layer, whatever the settings of attention, norm, RoPE and SwiGLU.",
+    levers=(
+        Lever(
+            name="fused-step",
+            summary="a step of decode in five kernels a layer, each launched while the one before still runs",
+            sets=(("decode_step", "fused"),),
+            numerics="reordered",
+            usual_speedup=1.3,
+            passes=("decode",),
+            device_types=("cuda",),
+            vendors=("nvidia",),
+            min_compute_capability=(9, 0),
+            needs_precision=("bf16",),
+        ),
+    ),
+    obstacle=_obstacle,
+    hints={
+        "fused": CodeHint(
+            module="is of Peakward's decoder: peakward.lab.inference.fused_step.FusedStep is the step for one"
+        ),
+    },
+    called="step of decode",
+    leaves_alone=("optimizer",),
+    unseen=not_seen("a capture has the operators that the module calls"),
+    own_kernels=("fused",),
+)

@@ -1,0 +1,146 @@
+"""The fused kernels of a step of decode against fp64, in Triton's interpreter on a CPU."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from peakward.kernels.ops.quantized_matmul import reference
+
+launch = pytest.importorskip("peakward.kernels.ops.decode_step.triton.launch")
+settings = pytest.importorskip("peakward.kernels.ops.decode_step.triton.settings")
+
+EPS = 1e-5
+FORMATS = ("dense", "int8", "int4")
+
+
+def matrix(n, k, format_, dtype=torch.float32):
+    """A matrix as it is stored, and what it means in fp64."""
+    drawn = torch.randn(n, k) / k**0.5
+    if format_ == "dense":
+        return launch.Matrix(drawn.to(dtype), None, n, k), drawn.to(dtype).double()
+    if format_ == "int8":
+        stored, scale = reference.int8_weight(drawn)
+        return launch.Matrix(stored, scale, n, k), reference.int8_dequantized(
+            stored, scale, torch.float64
+        )
+    stored, scale = reference.int4_weight(drawn, group=128)
+    whole = reference.int4_dequantized(stored, scale, None, torch.float64, group=128)
+    return launch.Matrix(stored, scale, n, k), whole
+
+
+def cut(held):
+    return settings.cut_for(n=held.n, k=held.k, per_word=held.per_word)
+
+
+def bound(format_, k):
+    """Beside quantised weights activations are in 16 bits, √k · 2⁻¹⁶ of their norm at most (`held`); else
+    sums are in fp32."""
+    return k**0.5 * 2.0**-16 if format_ != "dense" else 2.0**-20
+
+
+def normed(x, gain):
+    return F.rms_norm(x.double(), x.shape[-1:], gain.double(), EPS)
+
+
+def assert_near(got, exact, most):
+    assert float((got.double() - exact).norm() / exact.norm()) < most
+
+
+@pytest.mark.parametrize(
+    ("format_", "n", "k"), [("dense", 50, 130), ("int8", 37, 132), ("int4", 40, 384)]
+)
+def test_products(format_, n, k):
+    torch.manual_seed(0)
+    held, whole = matrix(n, k, format_)
+    x, gain = torch.randn(1, k), torch.rand(k) + 0.5
+    how = {"cut": cut(held), "n_programs": 2, "then": launch.first_of(held, 64)}
+    residual = torch.randn(1, n)
+    out = residual.clone()
+    launch.product(x, None, EPS, held, out, adds=True, **how)
+    assert_near(out, residual + x.double() @ whole.T, bound(format_, k))
+    launch.product(x, gain, EPS, held, out, adds=False, **how)
+    assert_near(out, normed(x, gain) @ whole.T, bound(format_, k))
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_gated(format_):
+    torch.manual_seed(1)
+    held, whole = matrix(24, 256, format_)
+    x, gain, out = torch.randn(1, 256), torch.rand(256) + 0.5, torch.empty(1, 12)
+    then = launch.first_of(held, 64, halves=True)
+    launch.gated(x, gain, EPS, held, out, then=then, cut=cut(held), n_programs=2)
+    gate, up = (normed(x, gain) @ whole.T).chunk(2, -1)
+    assert_near(out, F.silu(gate) * up, 3 * bound(format_, 256))
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_rotated(format_):
+    """One query head and one of keys, whose halves turn against each other at the row's position."""
+    torch.manual_seed(3)
+    head_dim, capacity, position = 8, 6, 4
+    held, whole = matrix(3 * head_dim, 128, format_)
+    x, gain, bias = torch.randn(1, 128), torch.rand(128) + 0.5, torch.randn(3 * head_dim)
+    cos, sin = (torch.randn(capacity, head_dim // 2) for _ in range(2))
+    q = torch.empty(1, 1, head_dim)
+    keys, values = (torch.zeros(1, 1, capacity, head_dim) for _ in range(2))
+    launch.rotated(
+        x, gain, EPS, held, bias, cos, sin, torch.tensor([position]), q, keys, values,
+        cut=cut(held), n_programs=2,
+    )  # fmt: skip
+    exact = (normed(x, gain) @ whole.T + bias).view(3, head_dim)
+    low, high = exact[:2].chunk(2, -1)
+    c, s = cos[position].double(), sin[position].double()
+    turned = torch.cat((low * c - high * s, high * c + low * s), -1)
+    most = 3 * bound(format_, 128)
+    assert_near(q[0, 0], turned[0], most)
+    assert_near(keys[0, 0, position], turned[1], most)
+    assert_near(values[0, 0, position], exact[2], most)
+    for each in (keys, values):
+        assert each.abs().sum((0, 1, 3)).nonzero().tolist() == [[position]]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_value_that_is_not_finite_is_handed_on():
+    held, _ = matrix(8, 128, "int8")
+    for bad in (float("nan"), float("inf")):
+        x, out = torch.randn(1, 128), torch.zeros(1, 8)
+        x[0, 5] = bad
+        then = launch.first_of(held, 0)
+        launch.product(x, None, EPS, held, out, adds=True, then=then, cut=cut(held), n_programs=1)
+        assert not out.isfinite().any()
+
+
+@pytest.mark.parametrize(("format_", "halves"), [("dense", False), ("int8", True), ("int4", True)])
+def test_what_is_brought_ahead_is_of_the_first_rows(format_, halves):
+    """Each run lies in the matrix, and begins where a half of it does."""
+    held, _ = matrix(32, 256, format_)
+    asked = 4 * 256
+    found = launch.first_of(held, asked, halves=halves)
+    whole_bytes = held.stored.nbytes
+    assert 0 < found.parts * found.n_bytes <= asked
+    assert found.parts * found.stride == whole_bytes
+    assert found.n_bytes <= found.stride
+    assert found.n_bytes % 16 == found.stride % 16 == 0
+    assert launch.first_of(held, 2 * whole_bytes, halves=halves).n_bytes == found.stride
+
+
+@pytest.mark.parametrize(("kv_heads", "position"), [(4, 150), (1, 63), (2, 0)])
+def test_attention(kv_heads, position):
+    torch.manual_seed(2)
+    heads, head_dim, capacity, rows = 4, 24, 160, 2
+    q = torch.randn(rows, heads, head_dim)
+    k, v = (torch.randn(rows, kv_heads, capacity, head_dim) for _ in range(2))
+    split = settings.Split(splits=2, block=32)
+    pieces = (rows * kv_heads, split.splits, heads // kv_heads)
+    out, arrived = torch.empty_like(q), torch.zeros(rows * kv_heads, dtype=torch.int32)
+    held, _ = matrix(8, 128, "dense")
+    launch.attention(
+        q, k, v, torch.full((rows,), position), torch.empty(*pieces, head_dim),
+        torch.empty(*pieces, 2), arrived, out, then=launch.first_of(held, 64), split=split,
+    )  # fmt: skip
+    kept = slice(0, position + 1)
+    exact = F.scaled_dot_product_attention(
+        q.double()[:, :, None], k.double()[:, :, kept], v.double()[:, :, kept], enable_gqa=True
+    )
+    assert_near(out, exact[:, :, 0], 2.0**-20)
+    assert not arrived.any()
