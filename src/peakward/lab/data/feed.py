@@ -286,3 +286,10 @@ def new_tokens(
     shape = (n_steps, workload.batch_size, length)
     drawn = torch.randint(vocab_size, shape, generator=generator, device=device)
     return [[(ids,)] for ids in drawn.unbind(0)]
+
+
+def earlier_tokens(workload: Workload, vocab_size: int, device: str) -> Tensor:
+    """The ids before those of a step of `decode`, (batch_size, seq_len - 1): the same in every step."""
+    generator = torch.Generator(device).manual_seed(workload.seed + 1)
+    size = (workload.batch_size, workload.seq_len - 1)
+    return torch.randint(vocab_size, size, generator=generator, device=device)

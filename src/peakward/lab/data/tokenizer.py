@@ -127,6 +127,10 @@ class BytePairs:
         """See Tokenizer."""
         return np.array(self._inner.encode(text, add_special_tokens=False).ids, dtype=np.int64)
 
+    def has_tokens_of(self, other: "BytePairs") -> bool:
+        """Whether each of the other's tokens is the same here, and the other way round."""
+        return bool(self._inner.get_vocab() == other._inner.get_vocab())
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of these tokens, without those that mark something, such as its end."""
         text: str = self._inner.decode(list(ids), skip_special_tokens=True)

@@ -1,7 +1,7 @@
 """The key-value cache of the passes `prefill` and `decode`: static and contiguous, all rows at one length.
 
-`Kept` is what the decoder asks of any cache. The caches of generation, whose rows have lengths of their own,
-are in `sequences` and `paged`.
+A layer's elements have the compute type, or a byte each. `Kept` is what the decoder asks of any cache. The
+caches of generation, whose rows have lengths of their own, are in `sequences` and `paged`.
 """
 
 import math
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from peakward.kernels.ops.attention.api import AttentionFn
 from peakward.kernels.ops.attention.mask import first_in_reach
+from peakward.kernels.ops.decode_attention.api import decode_attention
+from peakward.kernels.ops.decode_attention.reference import dequantized, quantized
 from peakward.lab.models.decoder import INITIAL_DEVIATION, score_bias
 from peakward.records.model_shape import ModelShape
 
@@ -92,6 +94,14 @@ class LayerCache(nn.Module):
         """See `KeptLayer`."""
         return attention(q, k, v, window=window, bias=bias)
 
+    def put_keys(self, new: Tensor, rows: slice, start: int) -> None:
+        """Writes keys (rows, kv_heads, n, head_dim) to the positions from `start` on."""
+        self.keys[rows, :, start : start + new.shape[2]].copy_(new)
+
+    def put_values(self, new: Tensor, rows: slice, start: int) -> None:
+        """As `put_keys`, of values."""
+        self.values[rows, :, start : start + new.shape[2]].copy_(new)
+
     def extend(self, k: Tensor, v: Tensor, *, window: int | None) -> tuple[Tensor, Tensor]:
         """Writes k and v (batch, kv_heads, n, head_dim) behind the tokens held, whose number stays.
 
@@ -103,15 +113,71 @@ class LayerCache(nn.Module):
         Raises:
             ValueError: several tokens behind others, for which attention here has no mask.
         """
-        start, end = self.length, self.length + k.shape[2]
+        start = self.length
         if start and k.shape[2] > 1:
             raise ValueError(f"expected one token behind the {start} held, got {k.shape[2]}")
-        self.keys[:, :, start:end].copy_(k)
-        self.values[:, :, start:end].copy_(v)
-        if start == 0:
-            return k, v
-        first = first_in_reach(start, window)
+        self.put_keys(k, slice(None), start)
+        self.put_values(v, slice(None), start)
+        return (k, v) if start == 0 else self.held(first_in_reach(start, window), start + 1)
+
+    def held(self, first: int, end: int) -> tuple[Tensor, Tensor]:
+        """The keys and values of the positions from `first` to `end`."""
         return self.keys[:, :, first:end], self.values[:, :, first:end]
+
+
+class ByteLayerCache(LayerCache):
+    """A layer of one byte an element, with a scale for each key and each value of a head.
+
+    A prompt attends to itself before it is stored; a later token to what is stored, itself included: by
+    Peakward's kernel, or else to the numbers widened to the compute type.
+    """
+
+    scales: Tensor
+
+    def __init__(
+        self, keys: Tensor, values: Tensor, *, dtype: torch.dtype, by_kernel: bool
+    ) -> None:
+        super().__init__(keys, values)
+        self.dtype, self.by_kernel = dtype, by_kernel
+        scales = torch.zeros((2, *keys.shape[:-1]), device=keys.device, dtype=torch.float32)
+        self.register_buffer("scales", scales, persistent=False)
+        """Those of keys, then those of values: (2, batch, kv_heads, capacity)."""
+
+    def put_keys(self, new: Tensor, rows: slice, start: int) -> None:
+        super().put_keys(self._in_bytes(0, new, rows, start), rows, start)
+
+    def put_values(self, new: Tensor, rows: slice, start: int) -> None:
+        super().put_values(self._in_bytes(1, new, rows, start), rows, start)
+
+    def _in_bytes(self, which: int, new: Tensor, rows: slice, start: int) -> Tensor:
+        """The new elements as they are stored, whose scales it writes."""
+        stored, scale = quantized(new, self.keys.dtype)
+        self.scales[which, rows, :, start : start + new.shape[2]].copy_(scale)
+        return stored
+
+    def held(self, first: int, end: int) -> tuple[Tensor, Tensor]:
+        keys, values = super().held(first, end)
+        if self.by_kernel:
+            return keys, values
+        k_scale, v_scale = self.scales[..., first:end]
+        return dequantized(keys, k_scale, self.dtype), dequantized(values, v_scale, self.dtype)
+
+    def attend(
+        self,
+        attention: AttentionFn,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        window: int | None,
+        bias: Tensor | None,
+    ) -> Tensor:
+        """See `KeptLayer`."""
+        if self.length == 0 or not self.by_kernel:
+            return super().attend(attention, q, k, v, window=window, bias=bias)
+        reach = slice(first_in_reach(self.length, window), self.length + 1)
+        k_scale, v_scale = self.scales[..., reach]
+        return decode_attention(q, k, v, k_scale=k_scale, v_scale=v_scale)
 
 
 class KVCache(nn.Module):
@@ -127,15 +193,28 @@ class KVCache(nn.Module):
         capacity: int,
         device: str,
         dtype: torch.dtype,
+        stored: torch.dtype | None = None,
+        by_kernel: bool = False,
     ) -> None:
+        """
+        Args:
+            dtype: of the keys and values that attention is given.
+            stored: int8 or float8_e4m3fn for a byte an element; None: as `dtype`.
+            by_kernel: whether Peakward's kernel reads such bytes; else they are widened before attention.
+        """
         super().__init__()
         self.shape, self.device = shape, device
         size = (batch_size, shape.n_kv_heads, capacity, shape.head_dim)
 
         def empty() -> Tensor:
-            return torch.zeros(size, device=device, dtype=dtype)
+            return torch.zeros(size, device=device, dtype=stored or dtype)
 
-        layers = nn.ModuleList(LayerCache(empty(), empty()) for _ in range(shape.n_layers))
+        def layer() -> LayerCache:
+            if stored is None:
+                return LayerCache(empty(), empty())
+            return ByteLayerCache(empty(), empty(), dtype=dtype, by_kernel=by_kernel)
+
+        layers = nn.ModuleList(layer() for _ in range(shape.n_layers))
         self.layers = layers  # type: ignore[assignment]
 
     @property
@@ -166,9 +245,20 @@ class KVCache(nn.Module):
         """
         deviation = INITIAL_DEVIATION * math.sqrt(self.shape.d_model)
         generator = torch.Generator(self.device).manual_seed(seed)
-        for held in self.buffers():
-            for sequence in held[:, :, :length].unbind(0):
-                drawn = torch.randn(sequence.shape, generator=generator, device=self.device)
-                sequence.copy_(drawn.mul_(deviation))
-                del drawn  # Else it would stay in memory beside the next one.
+        batch_size, kv_heads, _, head_dim = self.layers[0].keys.shape
+        size = (1, kv_heads, length, head_dim)
+        for layer in self.layers:
+            for write in (layer.put_keys, layer.put_values):
+                for row in range(batch_size):
+                    drawn = torch.randn(size, generator=generator, device=self.device)
+                    write(drawn.mul_(deviation), slice(row, row + 1), 0)
+                    del drawn  # Else it would stay in memory beside the next one.
         self.length = length
+
+    def take(self, other: "KVCache") -> None:
+        """Holds the tokens of another cache of the same model, in the type of this one."""
+        for mine, theirs in zip(self.layers, other.layers, strict=True):
+            keys, values = theirs.held(0, other.length)
+            mine.put_keys(keys, slice(None), 0)
+            mine.put_values(values, slice(None), 0)
+        self.length = other.length

@@ -5,15 +5,9 @@ from time import perf_counter
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
 
-from peakward.lab.inference.sampling import chosen
-from peakward.lab.inference.sequences import SequenceCache
-from peakward.records.generation import Sampling
-
-LOOK_EVERY = 16
-"""Steps between two looks at whether all rows have ended. After the end of the last row at most two such
-spans are computed in vain."""
+from peakward.lab.inference.decoding import Decoding, Looks
+from peakward.lab.inference.speculation import Counts, Speculation
 
 
 class Generated(NamedTuple):
@@ -26,87 +20,61 @@ class Generated(NamedTuple):
     decode_s: float
     """From there to the end."""
     n_steps: int
-    """Passes after the first tokens; each makes a token of every prompt, whether it has ended or not."""
+    """Passes after the first tokens; each makes a token of every prompt that has not ended."""
     positions: float
-    """The positions that a step attended to, over all prompts: the mean over steps."""
-    n_guessed: int = 0
-    """Tokens that were guessed (`speculation`)."""
-    n_kept: int = 0
-    """Guessed tokens that the model would have chosen: each is a token more than steps make."""
+    """The positions that a step attended to, over all prompts: the mean over steps, or over the tokens of a
+    text where steps make several."""
+    counts: Counts = Counts(0, 0, ())
+    """The fate of all guesses of the decoding so far."""
 
 
 @torch.inference_mode()
-def generate(
-    model: nn.Module,
-    prompts: Sequence[Sequence[int]],
-    cache: SequenceCache,
-    *,
-    by: Sampling,
-    max_new_tokens: int,
-    ends: frozenset[int] = frozenset(),
-) -> Generated:
-    """Fills the rows of an empty cache with the prompts, and makes new tokens for all of them.
+def generate(decoding: Decoding, prompts: Sequence[Sequence[int]]) -> Generated:
+    """Fills the rows of a decoding with the prompts, makes new tokens for all of them, and empties the rows.
 
-    Equal seeds give equal tokens for equal prompts in the same order.
+    Equal seeds give equal tokens for equal prompts in the same order. On a GPU steps are replayed from a
+    graph, which is captured before any time begins.
 
     Args:
-        prompts: one for each row of the cache.
-        ends: the tokens that end a text.
+        prompts: one for each row of its cache.
 
     Raises:
         PeakwardError: an empty prompt, or a cache that is too small.
     """
-    device = torch.device(cache.device)
-    generator = torch.Generator(device).manual_seed(by.seed)
-    last = torch.tensor(sorted(ends), dtype=torch.int64, device=device)
-    out = torch.zeros((len(prompts), max_new_tokens), dtype=torch.int64, device=device)
-    began = perf_counter()
-    logits = torch.cat([cache.prefill(model, row, ids) for row, ids in enumerate(prompts)])
-    out[:, 0] = chosen(logits, by, generator)
-    wait(device)
+    cache, max_new_tokens = decoding.cache, decoding.most_new_tokens
+    for ids in prompts:
+        decoding.fits(ids, max_new_tokens)
+    if max_new_tokens > 1:
+        longest = max(map(len, prompts))
+        decoding.prepare(longest + 1, longest + max_new_tokens)
+    wait(decoding.device)
+    began, before = perf_counter(), decoding.n_steps
+    for row, ids in enumerate(prompts):
+        decoding.admit(row, ids, max_new_tokens, row)
+    wait(decoding.device)
     first = perf_counter()
-    ended = torch.isin(out[:, 0], last)
-    watched, n_steps, positions = _Ended(device), 0, 0
-    while n_steps < max_new_tokens - 1:
-        if n_steps % LOOK_EVERY == 0 and watched.all(ended):
-            break
-        logits = cache.step(model, out[:, n_steps : n_steps + 1])
-        n_steps += 1
-        positions += sum(cache.reach(row) for row in range(len(prompts)))
-        out[:, n_steps] = chosen(logits, by, generator)
-        ended = ended | torch.isin(out[:, n_steps], last)
-    wait(device)
-    done = perf_counter()
-    return Generated(
-        tokens=[up_to_end(row, ends) for row in out[:, : n_steps + 1].tolist()],
-        prefill_s=first - began,
-        decode_s=done - first,
-        n_steps=n_steps,
-        positions=positions / max(1, n_steps),
+    looks = Looks(decoding)
+    while (left := max(decoding.left)) and len(looks.next()[0]) < len(prompts):
+        decoding.run(min(decoding.look_every, left))
+    wait(decoding.device)
+    decode_s = perf_counter() - first
+    tokens = [text_of(decoding.text(row).tolist()) for row in range(len(prompts))]
+    for row in range(len(prompts)):
+        decoding.release(row)
+    n_steps = decoding.n_steps - before
+    lengths = (
+        (len(ids) + min(step * (len(new) / n_steps if decoding.n_extra else 1), len(new)))
+        for ids, new in zip(prompts, tokens, strict=True)
+        for step in range(1, n_steps + 1)
     )
-
-
-class _Ended:
-    """Whether all rows have ended. On a GPU it tells what the device had answered by now to an earlier
-    question, so that the host runs on ahead of it."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.on_gpu = device.type == "cuda"
-        self.answer = torch.zeros((), dtype=torch.bool, pin_memory=self.on_gpu)
-        self.asked: torch.cuda.Event | None = None
-
-    def all(self, ended: Tensor) -> bool:
-        if not self.on_gpu:
-            return bool(ended.all())
-        if self.asked is not None:
-            if not self.asked.query():
-                return False
-            if self.answer.item():
-                return True
-        self.answer.copy_(ended.all(), non_blocking=True)
-        self.asked = torch.cuda.Event()
-        self.asked.record()
-        return False
+    return Generated(
+        tokens=tokens,
+        prefill_s=first - began,
+        decode_s=decode_s,
+        n_steps=n_steps,
+        positions=sum(cache.reach(round(each)) for each in lengths) / max(1, n_steps),
+        counts=decoding.counts() if isinstance(decoding, Speculation) else Counts(0, 0, ()),
+    )
 
 
 def wait(device: torch.device) -> None:
@@ -115,7 +83,6 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def up_to_end(tokens: list[int], ends: frozenset[int]) -> list[int]:
-    """The tokens up to the first of `ends`, itself included."""
-    last = next((at for at, token in enumerate(tokens) if token in ends), len(tokens))
-    return tokens[: last + 1]
+def text_of(made: list[int]) -> list[int]:
+    """The tokens of what `Decoding.text` gives."""
+    return made[: made[-1]]

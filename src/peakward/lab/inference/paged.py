@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from peakward.kernels.ops.decode_attention.api import paged_decode_attention
 from peakward.kernels.ops.decode_attention.reference import gathered
-from peakward.lab.inference.sequences import Pass, SequenceCache
+from peakward.lab.inference.passes import Pass, sent
+from peakward.lab.inference.sequences import SequenceCache
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
 
@@ -87,9 +88,13 @@ class PagedCache(SequenceCache):
         device = self.device
         self.page_size, self.pages = page_size, Pages(n_pages)
         self.tables: list[list[int]] = [[] for _ in range(n_rows)]
-        self.block_table = torch.zeros((n_rows, n_pages), dtype=torch.int32, device=device)
-        """The tables again, on the device; entries behind a row's pages mean nothing."""
-        size = (shape.n_layers, n_pages, page_size, shape.n_kv_heads, shape.head_dim)
+        self.spare = n_pages
+        """A page of no row. Rows that wait write to it, and what is there is never seen."""
+        self.block_table = torch.full(
+            (n_rows, n_pages), self.spare, dtype=torch.int32, device=device
+        )
+        """The tables again, on the device, with the spare page behind a row's own."""
+        size = (shape.n_layers, n_pages + 1, page_size, shape.n_kv_heads, shape.head_dim)
         self.keys = torch.zeros(size, device=device, dtype=dtype)
         self.values = torch.zeros(size, device=device, dtype=dtype)
 
@@ -119,7 +124,14 @@ class PagedCache(SequenceCache):
         # The last one first: a page is forgotten before the page that it stands behind.
         for page in reversed(self.tables[row][kept:]):
             self.pages.drop(page)
-        del self.tables[row][kept:]
+        if self.tables[row][kept:]:
+            del self.tables[row][kept:]
+            self._show(row)
+
+    def fits(self, ids: Sequence[int], n: int) -> bool:
+        super().fits(ids, n)
+        n_pages = ceil((len(ids) + n) / self.page_size) - len(self._known(ids))
+        return n_pages <= len(self.pages.free)
 
     def write(self, layer: int, at: Pass, k: Tensor, v: Tensor) -> None:
         table = self.block_table[at.rows].long()
@@ -145,17 +157,21 @@ class PagedCache(SequenceCache):
         return [tuple(ids[at : at + size]) for at in range(0, len(ids) - size + 1, size)]
 
     def _take_known(self, row: int, ids: Sequence[int]) -> int:
-        """Lists the pages that hold the first tokens already. At least one token is left to compute."""
-        shared: list[int] = []
-        for tokens in self._full_pages(ids[:-1]):
-            page = self.pages.known(shared[-1] if shared else None, tokens)
-            if page is None:
-                break
-            shared.append(self.pages.share(page))
-        self.tables[row] = shared
-        self._set_length(row, len(shared) * self.page_size)
+        """Lists the pages that hold the first tokens already."""
+        self.tables[row] = [self.pages.share(page) for page in self._known(ids)]
+        self._set_length(row, len(self.tables[row]) * self.page_size)
         self._show(row)
         return self.lengths[row]
+
+    def _known(self, ids: Sequence[int]) -> list[int]:
+        """The pages that hold the first tokens already. At least one token is left to compute."""
+        found: list[int] = []
+        for tokens in self._full_pages(ids[:-1]):
+            page = self.pages.known(found[-1] if found else None, tokens)
+            if page is None:
+                break
+            found.append(page)
+        return found
 
     def _make_room(self, rows: slice, n: int) -> None:
         for row in range(len(self.tables))[rows]:
@@ -183,5 +199,6 @@ class PagedCache(SequenceCache):
         self.held[row] = length
 
     def _show(self, row: int) -> None:
-        table = torch.tensor(self.tables[row], dtype=torch.int32)
-        self.block_table[row, : len(table)] = table.to(self.device)
+        table = self.tables[row]
+        whole = [*table, *[self.spare] * (self.block_table.shape[1] - len(table))]
+        self.block_table[row] = sent(whole, torch.int32, self.device)

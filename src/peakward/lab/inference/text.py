@@ -1,17 +1,30 @@
 """From prompts to texts: a real model, its words and a cache, timed."""
 
 from collections.abc import Sequence
+from math import ceil
 from time import perf_counter
+from typing import Any, Literal, get_args
 
 import torch
 
-from peakward.lab.inference.generate import Generated, generate
+from peakward.lab.inference.decoding import Decoding
+from peakward.lab.inference.drafts import ModelDraft, NGrams, without_blocks
+from peakward.lab.inference.generate import generate
+from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.pretrained import Pretrained, load
 from peakward.lab.inference.sequences import ContiguousCache
-from peakward.lab.inference.speculation import speculate
+from peakward.lab.inference.serving import Request, Served, serve
+from peakward.lab.inference.speculation import Speculation
 from peakward.lab.models.decoder import Decoder
 from peakward.records.errors import PeakwardError, quoted
-from peakward.records.generation import Continuation, Generation, Sampling
+from peakward.records.generation import (
+    Batched,
+    Batching,
+    Continuation,
+    Generation,
+    Sampling,
+    Serving,
+)
 from peakward.records.measurement import Environment
 
 TYPES: dict[str, tuple[str, torch.dtype]] = {
@@ -19,6 +32,15 @@ TYPES: dict[str, tuple[str, torch.dtype]] = {
     "cuda": ("bf16", torch.bfloat16),
 }
 """The type of weights and cache on each kind of device."""
+ATTENTION: dict[str, Literal["as-model", "flash-decode"]] = {
+    "cpu": "as-model",
+    "cuda": "flash-decode",
+}
+"""Attention of new tokens to a cache on each kind of device."""
+PAGE_SIZE = 16
+NGRAMS = "ngrams"
+SKIP = "skip:"
+"""Before the first and the last block that the model leaves out when it guesses: "skip:12-17"."""
 WARM_UP_TOKENS = 3
 """Tokens of the round that is not timed: memory is taken, and libraries are set up."""
 
@@ -30,30 +52,36 @@ def continued(
     by: Sampling,
     max_new_tokens: int,
     guesses: int,
+    draft: str,
     environment: Environment,
 ) -> Generation:
     """The texts behind these prompts, without a bandwidth beside their rates.
 
     Args:
         name: the model, as `pretrained.load` takes it.
-        guesses: the most tokens that are guessed at a time; above 0 for one prompt and no temperature.
+        guesses: the tokens that a step guesses and checks; 0 for none.
+        draft: what guesses them: `NGRAMS`, `SKIP` and numbers of blocks, or a model as `name`.
         environment: the device and the software that this runs on.
 
     Raises:
         PeakwardError: what `pretrained.load` raises; an empty prompt, or one that is longer than the model
-            takes with its new tokens.
+            takes with its new tokens; a draft that has other tokens or that is not there.
     """
     device = environment.device_type
     computed_in, dtype = TYPES[device]
     found = load(name, attention="sdpa", device=device, dtype=dtype)
     shape = found.model.shape
+    drafting = draft_of(found, draft, device, dtype) if guesses else None
     warm_up = min(WARM_UP_TOKENS, max_new_tokens)
-    _run(found, _encoded(found, prompts, max_new_tokens), by, warm_up, guesses)
+    ids = _encoded(found, prompts, max_new_tokens)
+    generate(decoding_of(found, ids, by, warm_up, guesses=guesses, draft=drafting), ids)
     began = perf_counter()
     ids = _encoded(found, prompts, max_new_tokens)
     encode_s = perf_counter() - began
-    made = _run(found, ids, by, max_new_tokens, guesses)
-    n_decoded = len(prompts) * made.n_steps + made.n_kept
+    made = generate(
+        decoding_of(found, ids, by, max_new_tokens, guesses=guesses, draft=drafting), ids
+    )
+    n_decoded = sum(len(new) - 1 for new in made.tokens)
     per_position = 2 * shape.n_layers * shape.n_kv_heads * shape.head_dim * dtype.itemsize
     return Generation(
         model=shape.name,
@@ -62,47 +90,174 @@ def continued(
         computed_in=computed_in,
         environment=environment,
         sampling=by,
-        continuations=tuple(
-            Continuation(
-                prompt=prompt,
-                text=found.words.decode(new),
-                n_prompt_tokens=len(given),
-                n_new_tokens=len(new),
-                ended=new[-1] in found.ends,
-            )
-            for prompt, given, new in zip(prompts, ids, made.tokens, strict=True)
-        ),
+        continuations=_continuations(found, prompts, ids, made.tokens),
         prefill_s=made.prefill_s,
         time_to_first_token_s=encode_s + made.prefill_s,
         decode_s=made.decode_s,
         n_steps=made.n_steps,
         guesses=guesses,
-        n_guessed=made.n_guessed,
-        n_kept=made.n_kept,
+        draft=draft if guesses else None,
+        n_guessed=made.counts.n_guessed,
+        n_kept=made.counts.n_kept,
         tokens_per_s=n_decoded / made.decode_s if made.n_steps else None,
-        bytes_per_step=_weight_bytes(found.model) + made.positions * per_position,
+        bytes_per_step=_weight_bytes(found.model)
+        + made.positions * per_position
+        + (guesses * _weight_bytes(drafting) if drafting else 0),
         bandwidth=None,
         bandwidth_share=None,
     )
 
 
-def _run(
-    found: Pretrained, ids: Sequence[list[int]], by: Sampling, n: int, guesses: int
-) -> Generated:
-    """n new tokens for each prompt, in a cache of their size."""
-    weights = found.model.embedding.weight
-    cache = ContiguousCache(
-        found.model.shape,
-        n_rows=len(ids),
-        capacity=max(map(len, ids)) + n,
-        device=str(weights.device),
-        dtype=weights.dtype,
-    )
-    if guesses:
-        return speculate(
-            found.model, ids[0], cache, n_guessed=guesses, max_new_tokens=n, ends=found.ends
+def served(
+    name: str,
+    prompts: Sequence[str],
+    most: Sequence[int],
+    *,
+    rows: int,
+    by: Sampling,
+    environment: Environment,
+) -> Serving:
+    """The texts behind these prompts, by static and by continuous batching on one cache in pages.
+
+    Args:
+        most: the most new tokens of each.
+        rows: the texts that are made at once.
+
+    Raises:
+        PeakwardError: as `continued`.
+    """
+    device = environment.device_type
+    computed_in, dtype = TYPES[device]
+    found = load(name, attention="sdpa", device=device, dtype=dtype)
+    requests = [
+        Request(_encoded(found, [prompt], n)[0], n) for prompt, n in zip(prompts, most, strict=True)
+    ]
+    longest = max(len(each.ids) + each.max_new_tokens for each in requests)
+    n_pages = rows * ceil(longest / PAGE_SIZE)
+
+    def run(those: Sequence[Request], batching: Batching) -> Served:
+        cache = PagedCache(
+            found.model.shape,
+            n_rows=rows,
+            n_pages=n_pages,
+            page_size=PAGE_SIZE,
+            device=device,
+            dtype=dtype,
+            attention=ATTENTION[device],
         )
-    return generate(found.model, ids, cache, by=by, max_new_tokens=n, ends=found.ends)
+        most_new_tokens = max(each.max_new_tokens for each in those)
+        decoding = Decoding(
+            found.model, cache, by=by, most_new_tokens=most_new_tokens, ends=found.ends
+        )
+        return serve(decoding, those, batching)
+
+    run(
+        [Request(each.ids, min(each.max_new_tokens, WARM_UP_TOKENS)) for each in requests[:rows]],
+        "static",
+    )
+    made: dict[Batching, Served] = {each: run(requests, each) for each in get_args(Batching)}
+    texts = made["continuous"].tokens
+    return Serving(
+        model=found.model.shape.name,
+        shape=found.model.shape,
+        stored=found.stored,
+        computed_in=computed_in,
+        environment=environment,
+        sampling=by,
+        rows=rows,
+        n_pages=n_pages,
+        page_size=PAGE_SIZE,
+        continuations=_continuations(found, prompts, [each.ids for each in requests], texts),
+        n_equal=sum(a == b for a, b in zip(texts, made["static"].tokens, strict=True)),
+        ways=tuple(
+            Batched(
+                batching=batching,
+                serve_s=each.serve_s,
+                n_steps=each.n_steps,
+                row_use=each.row_use,
+                tokens_per_s=sum(map(len, each.tokens)) / each.serve_s,
+                first_token_s=tuple(each.first_token_s),
+                done_s=tuple(each.done_s),
+            )
+            for batching, each in made.items()
+        ),
+    )
+
+
+def _continuations(
+    found: Pretrained,
+    prompts: Sequence[str],
+    ids: Sequence[Sequence[int]],
+    made: Sequence[list[int]],
+) -> tuple[Continuation, ...]:
+    return tuple(
+        Continuation(
+            prompt=prompt,
+            text=found.words.decode(new),
+            n_prompt_tokens=len(given),
+            n_new_tokens=len(new),
+            ended=new[-1] in found.ends,
+        )
+        for prompt, given, new in zip(prompts, ids, made, strict=True)
+    )
+
+
+def decoding_of(
+    found: Pretrained,
+    ids: Sequence[list[int]],
+    by: Sampling,
+    n: int,
+    *,
+    guesses: int,
+    draft: Decoder | None,
+) -> Decoding:
+    """A decoding of n new tokens for each prompt, in a cache of their size.
+
+    Args:
+        draft: as `draft_of` gives it, for guesses above 0.
+    """
+    weights = found.model.embedding.weight
+    device = weights.device
+
+    def cache(model: Decoder) -> ContiguousCache:
+        return ContiguousCache(
+            model.shape,
+            n_rows=len(ids),
+            capacity=max(map(len, ids)) + n + guesses,
+            device=str(device),
+            dtype=weights.dtype,
+            attention=ATTENTION[device.type],
+        )
+
+    of_text: dict[str, Any] = {"by": by, "most_new_tokens": n, "ends": found.ends}
+    if not guesses:
+        return Decoding(found.model, cache(found.model), **of_text)
+    drafter = NGrams() if draft is None else ModelDraft(draft, cache(draft))
+    return Speculation(found.model, cache(found.model), drafter, n_guessed=guesses, **of_text)
+
+
+def draft_of(found: Pretrained, named: str, device: str, dtype: torch.dtype) -> Decoder | None:
+    """The model that guesses; None where the text's own words do.
+
+    Raises:
+        PeakwardError: as `continued`, of a draft.
+    """
+    if named == NGRAMS:
+        return None
+    if named.startswith(SKIP):
+        first, _, last = named.removeprefix(SKIP).partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal()):
+            raise PeakwardError(
+                f"expected the first and the last block to leave out, got {quoted(named)}: write {SKIP}12-17"
+            )
+        return without_blocks(found.model, range(int(first), int(last or first) + 1))
+    draft = load(named, attention="sdpa", device=device, dtype=dtype)
+    if not found.words.has_tokens_of(draft.words):
+        raise PeakwardError(
+            f"expected a draft with the tokens of {found.model.shape.name}, got {draft.model.shape.name} "
+            "with others: the model must be able to score them"
+        )
+    return draft.model
 
 
 def _encoded(found: Pretrained, prompts: Sequence[str], max_new_tokens: int) -> list[list[int]]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from peakward.lab.inference import generate as loop
+from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.generate import generate
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.sequences import ContiguousCache, SlidingCache
@@ -35,7 +35,8 @@ def recomputed(model, prompt, n):
 
 def made(model, prompts=PROMPTS, kind="contiguous", n=N_NEW, ends=frozenset(), **by):
     cache = CACHES[kind](model.shape, len(prompts))
-    return generate(model, prompts, cache, by=Sampling(**by), max_new_tokens=n, ends=ends)
+    by = Sampling(**by)
+    return generate(Decoding(model, cache, by=by, most_new_tokens=n, ends=ends), prompts)
 
 
 @pytest.mark.parametrize("kind", CACHES)
@@ -53,7 +54,7 @@ def test_greedy_in_bf16_differs_where_two_logits_are_within_the_noise(kind, mode
     narrow = make_decoder({"window": 6, "n_kv_heads": 2}).bfloat16()
     cache = CACHES[kind](model.shape, len(PROMPTS))
     cache.keys, cache.values = cache.keys.bfloat16(), cache.values.bfloat16()
-    found = generate(narrow, PROMPTS, cache, by=Sampling(), max_new_tokens=N_NEW)
+    found = generate(Decoding(narrow, cache, by=Sampling(), most_new_tokens=N_NEW), PROMPTS)
     n_other = 0
     for prompt, new in zip(PROMPTS, found.tokens, strict=True):
         whole = torch.tensor([[*prompt, *new[:-1]]])
@@ -74,7 +75,7 @@ def test_positions_are_those_in_reach(model):
 
 def test_an_end_cuts_its_row_alone_and_all_of_them_end_the_loop(model, monkeypatch):
     whole = made(model).tokens
-    monkeypatch.setattr(loop, "LOOK_EVERY", 4)
+    monkeypatch.setattr(Decoding, "look_every", 4)
     ends = frozenset(row[2] for row in whole)
     found = made(model, ends=ends)
     cut = [row[: 1 + min(row.index(each) for each in ends & set(row))] for row in whole]
@@ -92,7 +93,7 @@ def test_seeds(model):
 
 
 def test_a_cache_too_small_and_an_empty_prompt(model):
-    with pytest.raises(PeakwardError, match="at most 32 tokens, got one of 33"):
-        made(model, n=26)
+    with pytest.raises(PeakwardError, match="at most 32 tokens, got 9 and 24 to come"):
+        made(model, n=24)
     with pytest.raises(PeakwardError, match="at least one token"):
         made(model, prompts=([1, 2], []))

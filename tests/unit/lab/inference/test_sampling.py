@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from peakward.lab.inference.sampling import chosen, probabilities
+from peakward.lab.inference.sampling import chosen, drawn, first_above, probabilities
 from peakward.records.generation import Sampling
 
 N_DRAWS, VOCAB = 40_000, 8
@@ -55,9 +55,8 @@ def test_probabilities(rule):
 
 def statistic(rule, expected):
     """Pearson's, of draws by the rule against expected probabilities; infinite where one is impossible."""
-    generator = torch.Generator().manual_seed(3)
-    by = Sampling(**{"temperature": 1.0, **rule})
-    counts = chosen(LOGITS.expand(N_DRAWS, VOCAB), by, generator).bincount(minlength=VOCAB)
+    by, draws = Sampling(**{"temperature": 1.0, **rule}), torch.from_numpy(drawn(3, 0, N_DRAWS))
+    counts = chosen(LOGITS.expand(N_DRAWS, VOCAB), by, draws).bincount(minlength=VOCAB)
     possible = expected > 0
     if counts[~possible].any():
         return float("inf")
@@ -86,14 +85,17 @@ def test_draws_by_another_rule_would_be_found(rule, other):
 
 
 def test_the_likeliest_and_of_equal_ones_the_first():
-    assert chosen(LOGITS[None], Sampling(), torch.Generator()).tolist() == [2]
+    assert chosen(LOGITS[None], Sampling(), torch.zeros(1)).tolist() == [2]
     assert probabilities(LOGITS, Sampling()).argmax() == 2
 
 
-def test_seeds():
-    def draws(seed):
-        generator = torch.Generator().manual_seed(seed)
-        return chosen(LOGITS.expand(100, VOCAB), Sampling(temperature=1.0), generator)
+def test_a_draw_falls_on_what_has_a_weight():
+    weights = torch.tensor([[0.0, 0.5, 0.0, 1.5, 0.0]]).expand(4, 5)
+    draws = torch.tensor([0.0, 0.2499, 0.25, 1 - 2**-53], dtype=torch.float64)
+    assert first_above(weights, draws).tolist() == [1, 1, 3, 3]
 
-    assert torch.equal(draws(5), draws(5))
-    assert not torch.equal(draws(5), draws(6))
+
+def test_draws_are_of_the_seed_and_the_text():
+    assert (drawn(5, 1, 8)[:3] == drawn(5, 1, 3)).all()
+    kinds = {tuple(drawn(seed, number, 3)) for seed in (0, 1, 2**63 - 1) for number in (0, 1, 2)}
+    assert len(kinds) == 9

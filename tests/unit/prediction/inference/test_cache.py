@@ -37,9 +37,9 @@ def test_grouped_queries_of_llama_2_70b_save_seven_eighths() -> None:
 
 @pytest.mark.parametrize(
     ("cache_type", "vector_bytes"),
-    [("fp32", 4 * 6), ("bf16", 2 * 6), ("fp16", 2 * 6), ("fp8", 6), ("int8", 6 + 2)],
+    [("fp32", 4 * 6), ("bf16", 2 * 6), ("fp16", 2 * 6), ("fp8", 6 + 4), ("int8", 6 + 4)],
 )
-def test_each_head_holds_a_key_and_a_value_and_int8_their_scales(
+def test_each_head_holds_a_key_and_a_value_and_those_of_a_byte_their_scales(
     cache_type: CacheType, vector_bytes: int
 ) -> None:
     assert cache_bytes_per_token(SMALL, cache_type) == 2 * 3 * 2 * vector_bytes

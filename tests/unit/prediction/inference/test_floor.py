@@ -215,11 +215,11 @@ def test_experts_need_more_of_a_batch() -> None:
 
 
 def test_token_ids_count_where_a_cache_is_as_small() -> None:
-    """Two positions of 4 bytes in fp8 against an id of 8."""
+    """Two positions of 12 bytes in fp8, scales included, against an id of 8."""
     smallest = replace(SMALL, n_layers=1, n_heads=1, n_kv_heads=1, head_dim=2)
     load = workload(prompt_len=1, output_len=2, cache_type="fp8")
     flops = decode_step(smallest, replace(load, batch_size=1), load.contexts).flops
-    for own_bytes, has_one in ((17, True), (15, False)):
+    for own_bytes, has_one in ((33, True), (31, False)):
         on = Ceilings("by hand", flops, own_bytes, "datasheet")
         assert (compute_bound_batch_size(smallest, load, on) is not None) == has_one
 
