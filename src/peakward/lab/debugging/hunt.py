@@ -1,0 +1,316 @@
+"""Runs a training loop under watch; where a value turns non-finite, goes back to a good state, replays
+it, and finds the operator that made the value.
+
+Three replays: as the run was, to see whether it repeats and which step it is; eagerly with the outputs of
+modules looked at; and of the failing step alone with every operator looked at. Then changes are tried from
+the same snapshot on.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from peakward.lab.debugging import fixes
+from peakward.lab.debugging.locate import fault_of, located
+from peakward.lab.debugging.losses import Losses, same
+from peakward.lab.debugging.replay import Seen, learning_rate
+from peakward.lab.debugging.snapshot import Snapshot, Snapshots, TrainingState
+from peakward.records.debugging import (
+    Cause,
+    Fault,
+    Hunt,
+    ModuleSeen,
+    Outcome,
+    StepSeen,
+    Trial,
+    Watching,
+)
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Environment
+
+STEPS_BEYOND = 10
+"""Steps behind the failing one that a change must stay finite for."""
+MOST_TRIALS = 4
+N_EARLIER = 20
+"""Steps before the snapshot that the report has."""
+
+
+CauseOf = Callable[[Fault, Sequence[StepSeen], Sequence[ModuleSeen]], Cause]
+
+
+class Asked(NamedTuple):
+    """A run to watch.
+
+    `step` is called with the next batch, or with nothing where there are none, and returns the loss or
+    nothing.
+    """
+
+    name: str
+    step: Callable[..., object]
+    batches: Iterable[Any] | None
+    n_steps: int
+    snapshot_every: int
+    check_every: int
+    folder: Path | None
+    state: TrainingState
+    cause: CauseOf
+    """Reads the likely cause from the operator and the steps before."""
+
+
+def hunt(asked: Asked, environment: Environment) -> Hunt:
+    """Run the steps, or as many as stay finite.
+
+    Raises:
+        PeakwardError: a step whose result is no loss, batches that end before the first step, or a disk that
+            takes no snapshot.
+    """
+    run = _Run(asked)
+    began = perf_counter()
+    failed = run.watched()
+    losses = run.losses.all()
+    watching = Watching(
+        snapshot_every=asked.snapshot_every,
+        n_snapshots=run.snapshots.n_taken,
+        snapshot_bytes=max((each.n_bytes for each in run.snapshots.kept), default=0),
+        snapshots_s=run.snapshots.spent_s,
+        run_s=perf_counter() - began,
+    )
+    last = next(
+        (each for each in reversed(losses) if each is not None and math.isfinite(each)), None
+    )
+
+    def told(outcome: Outcome, **found: Any) -> Hunt:
+        return Hunt(
+            name=asked.name,
+            environment=environment,
+            outcome=outcome,
+            n_steps=run.n_done,
+            last_loss=last,
+            watching=watching,
+            **found,
+        )
+
+    return told("finite") if not failed else _rewound(run, told)
+
+
+def _rewound(run: "_Run", told: Callable[..., Hunt]) -> Hunt:
+    snapshot = run.snapshots.good()
+    if snapshot is None:
+        return told(
+            "not repeatable",
+            reason="every snapshot that is kept holds values that are not finite: take them more often",
+        )
+    first = run.replayed(snapshot)
+    found: dict[str, Any] = {"snapshot_step": snapshot.step, "replayed_bitwise": first.is_bitwise}
+    if first.failed is None:
+        outcome: Outcome = "not reproduced" if first.is_bitwise else "not repeatable"
+        return told(outcome, reason=run.why_not(snapshot, first), **found)
+    seen = Seen(run.asked.state)
+    run.looked_at(snapshot, first.failed, seen)
+    fault = run.located(first.failed)
+    if fault is None:
+        reason = (
+            f"step {first.failed} turned non-finite again as it was run, and not in eager mode operator by "
+            "operator: compiled code, or a kernel that is no operator of torch, makes the value"
+        )
+        return told("not reproduced", reason=reason, steps=tuple(seen.steps), **found)
+    modules = seen.modules(fault.module)
+    steps = (*run.earlier(snapshot), *seen.steps)
+    cause = run.asked.cause(fault, steps, modules)
+    tried = run.tried(snapshot, fault, cause, steps)
+    with_batch_before = run.with_batch_before(snapshot, first.failed)
+    snapshot.restore()
+    return told(
+        "found",
+        fault=fault,
+        cause=cause,
+        with_batch_before=with_batch_before,
+        trials=tried,
+        steps=steps,
+        modules=modules,
+        **found,
+    )
+
+
+class _Replay(NamedTuple):
+    failed: int | None
+    """The first step that left a value which is not finite."""
+    is_bitwise: bool
+    losses: list[float | None]
+
+
+class _Run:
+    """The state of a hunt: what is run, and the batches since the oldest snapshot."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.losses = Losses(asked.check_every)
+        self.snapshots = Snapshots(asked.state, folder=asked.folder)
+        self.n_done = 0
+        self._source: Iterator[Any] | None = None if asked.batches is None else iter(asked.batches)
+        self._batches: dict[int, Any] = {}
+        self._rates: list[float | None] = []
+
+    def watched(self) -> bool:
+        """Run on until a loss is not finite, the steps are over, or the batches are. Returns whether a value
+        is not finite."""
+        for n in range(self.asked.n_steps):
+            if n % self.asked.snapshot_every == 0:
+                self.snapshots.take(n)
+                self._forget_batches(self.snapshots.kept[0].step)
+            if not self._has(n):
+                break
+            self._rates.append(learning_rate(self.asked.state.optimizer))
+            self.losses.add(self._step(n))
+            self.n_done = n + 1
+            if self.losses.first_nonfinite() is not None:
+                return True
+        if not self.n_done:
+            raise PeakwardError(
+                "expected batches for one step at least, got none: give a loader that has some"
+            )
+        losses = self.losses.all()
+        is_bad = any(each is not None and not math.isfinite(each) for each in losses)
+        return is_bad or not self.asked.state.is_finite()
+
+    def replayed(self, snapshot: Snapshot) -> _Replay:
+        """Repeat the steps as they were run until one leaves a value that is not finite."""
+        recorded, losses = self.losses.all(), []
+        for n in self._from(snapshot, self.n_done):
+            losses.append(_number(self._step(n)))
+            if not _is_finite(losses[-1]) or not self.asked.state.is_finite():
+                return _Replay(n, _agree(losses, recorded[snapshot.step :]), losses)
+        return _Replay(None, _agree(losses, recorded[snapshot.step :]), losses)
+
+    def why_not(self, snapshot: Snapshot, first: _Replay) -> str:
+        """Why a replay did not fail as the run did: it is replayed once more."""
+        if first.is_bitwise:
+            return (
+                "the replayed steps give the same losses bit for bit, and all stay finite: the run was "
+                "stopped before the value reached a loss"
+            )
+        again = self.replayed(snapshot)
+        if _agree(again.losses, first.losses):
+            return (
+                "two replays agree with each other and not with the run: the step reads something that "
+                "changes from call to call and is no part of model, optimizer, random states or batch (a "
+                "counter, a file, a loader inside of the step). Give a loader as batches=, and objects with "
+                "a state_dict as stateful="
+            )
+        return (
+            "two replays disagree: the step draws random numbers from a generator of its own without a seed, "
+            "or its kernels add in another order at each call. Give it torch's generator, or set "
+            "torch.use_deterministic_algorithms(True)"
+        )
+
+    def looked_at(self, snapshot: Snapshot, failed: int, seen: Seen) -> None:
+        """Repeat the steps before the failing one eagerly, with figures of each. Leaves the state before
+        it."""
+        with _eager(), seen.looking():
+            for n in self._from(snapshot, failed):
+                seen.begin()
+                seen.end(n, _number(self._step(n)))
+
+    def located(self, failed: int) -> Fault | None:
+        """The operator of the failing step; the state must be that before it."""
+        state = self.asked.state
+        with located(state, self._batches.get(failed)) as locator:
+            loss = self._step(failed)
+        return fault_of(locator, failed, loss, state)
+
+    def earlier(self, snapshot: Snapshot) -> tuple[StepSeen, ...]:
+        """The last steps before the snapshot, as they were watched."""
+        losses = self.losses.all()
+        return tuple(
+            StepSeen(step=n, loss=losses[n], learning_rate=self._rates[n])
+            for n in range(max(0, snapshot.step - N_EARLIER), snapshot.step)
+        )
+
+    def with_batch_before(self, snapshot: Snapshot, failed: int) -> bool | None:
+        """Whether the failing step stays finite on the batch of the step before."""
+        if failed - 1 not in self._batches:
+            return None
+        for n in self._from(snapshot, failed):
+            self._step(n)
+        loss = _number(self._step(failed - 1))
+        return _is_finite(loss) and self.asked.state.is_finite()
+
+    def tried(
+        self, snapshot: Snapshot, fault: Fault, cause: Cause, steps: Sequence[StepSeen]
+    ) -> tuple[Trial, ...]:
+        """Changes, each from the snapshot on; until one passes, and at most so many."""
+        trials: list[Trial] = []
+        for fix in fixes.candidates(fault, cause, self.asked.state, steps)[:MOST_TRIALS]:
+            if fix.skips and self._source is None:
+                continue
+            trials.append(self._trial(snapshot, fault.step, fix))
+            if trials[-1].passes:
+                break
+        return tuple(trials)
+
+    def _trial(self, snapshot: Snapshot, failed: int, fix: fixes.Fix) -> Trial:
+        passes, n_run, loss = True, 0, None
+        snapshot.restore()  # Before the change: what it sets may be part of the state.
+        with fixes.applied(fix):
+            for n in range(snapshot.step, failed + 1 + STEPS_BEYOND):
+                if fix.skips and n == failed:
+                    continue
+                if not self._has(n):
+                    break
+                loss = _number(self._step(n))
+                n_run += 1
+                if not _is_finite(loss) or not self.asked.state.is_finite():
+                    passes = False
+                    break
+        return Trial(
+            fix=fix.kind,
+            target=fix.target,
+            passes=passes,
+            n_steps=n_run,
+            last_loss=loss if passes else None,
+            code=fix.code,
+        )
+
+    def _from(self, snapshot: Snapshot, until: int) -> Iterator[int]:
+        snapshot.restore()
+        yield from range(snapshot.step, until)
+
+    def _has(self, n: int) -> bool:
+        """Whether there is a batch for that step; it is read and kept."""
+        if self._source is None or n in self._batches:
+            return True
+        try:
+            self._batches[n] = next(self._source)
+        except StopIteration:
+            return False
+        return True
+
+    def _forget_batches(self, before: int) -> None:
+        for each in [each for each in self._batches if each < before]:
+            del self._batches[each]
+
+    def _step(self, n: int) -> object:
+        if self._source is None:
+            return self.asked.step()
+        return self.asked.step(self._batches[n])
+
+
+def _eager() -> Any:
+    return torch.compiler.set_stance("force_eager")
+
+
+def _number(loss: object) -> float | None:
+    return float(loss) if isinstance(loss, Tensor | int | float) else None
+
+
+def _is_finite(loss: float | None) -> bool:
+    return loss is None or math.isfinite(loss)
+
+
+def _agree(mine: list[float | None], theirs: list[float | None]) -> bool:
+    return all(same(one, other) for one, other in zip(mine, theirs, strict=False))

@@ -1,0 +1,335 @@
+"""Finds the operator of one step that made the first value which is not finite and reached the end.
+
+Every operator below autograd is seen by a dispatch mode. Its output is looked at, and a value that is not
+finite is followed from tensor to tensor by the memory that holds it. So a value that a mask or a `where`
+takes away again is no fault, and an infinity that was asked for (a mask of -inf) is none until it becomes not
+a number.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from peakward.lab.debugging.modules import OUTSIDE, Place, Places
+from peakward.lab.debugging.snapshot import TrainingState
+from peakward.records.debugging import Channel, Fault, TensorSummary
+
+UNWRITTEN = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_")
+"""Operators whose output nobody has written."""
+AXES_LOOKED_AT = 4
+MOST_ROWS = 2**24
+"""Values of an input up to which its rows are looked at one by one."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value that is not finite began."""
+
+    operator: str
+    place: Place
+    output: TensorSummary
+    inputs: tuple[TensorSummary, ...]
+    channel: Channel | None
+    exact_magnitude: float | None
+    masked_rows: int
+    was_asked_for: bool = False
+    """An infinity of a constant: of a mask."""
+
+
+class _Known(NamedTuple):
+    """A piece of memory and the origin of its values. The reference keeps the address from reuse."""
+
+    memory: StorageWeakRef
+    origin: Origin | None
+
+
+class Locator(TorchDispatchMode):
+    """Looks at every operator while it is entered.
+
+    Args:
+        places: follows the step through its modules.
+        named: tensors from before the step by name: those of the batch, parameters, moments.
+    """
+
+    def __init__(self, places: Places, named: dict[str, Tensor]) -> None:
+        super().__init__()
+        self._places = places
+        self._names = {_address(each): name for name, each in named.items()}
+        self._known: dict[int, _Known] = {}
+        self._unwritten: dict[int, tuple[StorageWeakRef, Place]] = {}
+        """Memory that was asked for and that no operator has written: a kernel of another maker may have."""
+
+    def origin_of(self, tensor: Tensor) -> Origin | None:
+        """Where the values of it that are not finite began; None where all are finite, or nobody saw it."""
+        known = self._known.get(_address(tensor))
+        if known is None and _address(tensor) in self._unwritten:
+            return self._of_input(tensor)
+        return None if known is None else known.origin
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        written = _written(func, args, kwargs)
+        fresh = [each for each in written if _address(each) in self._unwritten]
+        given = [
+            each for each in _floating((args, kwargs)) if all(each is not one for one in fresh)
+        ]
+        before = [(each, self._of_input(each)) for each in given]
+        summaries = None
+        if written and not any(origin for _, origin in before):
+            summaries = (_inputs(func, args, kwargs), _exact(func, args, kwargs))
+        out = func(*args, **kwargs)
+        if func._schema.name.rpartition("::")[2] in UNWRITTEN:
+            for each in _floating(out):
+                memory = StorageWeakRef(each.untyped_storage())
+                self._unwritten[memory.cdata] = (memory, self._places.now())
+            return out
+        returned = [each for each in _floating(out) if all(each is not mine for mine in written)]
+        for each in (*returned, *written):
+            self._look(each, func, (args, kwargs), before, summaries)
+        return out
+
+    def _of_input(self, tensor: Tensor) -> Origin | None:
+        known = self._known.get(_address(tensor))
+        if known is None:
+            origin = self._from_outside(tensor) if not _is_finite(tensor) else None
+            self._keep(tensor, origin)
+            return origin
+        if known.origin is None or _is_finite(tensor):  # A view may leave those values out.
+            return None
+        return known.origin
+
+    def _from_outside(self, tensor: Tensor) -> Origin:
+        name = self._names.get(_address(tensor), "a constant")
+        place = self._places.now()
+        if _address(tensor) in self._unwritten:
+            name, (_, place) = (
+                "a kernel that is no operator of torch",
+                self._unwritten[_address(tensor)],
+            )
+        elif name.startswith("batch"):
+            place = Place("data", *OUTSIDE, None, place.source)
+        return Origin(
+            operator=name,
+            place=place,
+            output=summary(tensor, name),
+            inputs=(),
+            channel=channel(tensor),
+            exact_magnitude=None,
+            masked_rows=0,
+            was_asked_for=name == "a constant" and not bool(torch.isnan(tensor).any()),
+        )
+
+    def _look(
+        self,
+        out: Tensor,
+        func: Any,
+        called: tuple[tuple[Any, ...], dict[str, Any]],
+        before: list[tuple[Tensor, Origin | None]],
+        summaries: tuple[tuple[TensorSummary, ...], float | None] | None,
+    ) -> None:
+        if _is_finite(out):
+            known = self._known.get(_address(out))
+            if known is None or known.origin is None or _is_whole(out):
+                self._keep(out, None)
+            return
+        earlier = [origin for _, origin in before if origin is not None]
+        real = [each for each in earlier if not each.was_asked_for]
+        if real:
+            self._keep(out, real[0])
+            return
+        is_nan = bool(torch.isnan(out).any())
+        if earlier and not is_nan:
+            self._keep(out, earlier[0])
+            return
+        args, kwargs = called
+        constants = [each for each in tree_leaves(called) if isinstance(each, float)]
+        inputs, exact = summaries or (_inputs(func, args, kwargs), _exact(func, args, kwargs))
+        self._keep(
+            out,
+            Origin(
+                operator=str(func),
+                place=self._places.now(),
+                output=summary(out, "output"),
+                inputs=inputs,
+                channel=channel(out),
+                exact_magnitude=exact,
+                masked_rows=max((masked_rows(each) for each, _ in before), default=0),
+                was_asked_for=not is_nan and any(math.isinf(each) for each in constants),
+            ),
+        )
+
+    def _keep(self, tensor: Tensor, origin: Origin | None) -> None:
+        memory = StorageWeakRef(tensor.untyped_storage())
+        self._known[memory.cdata] = _Known(memory, origin)
+        self._unwritten.pop(memory.cdata, None)
+
+
+@contextmanager
+def located(state: TrainingState, batch: object) -> Iterator[Locator]:
+    """While it lasts, the operators of a step are looked at. The step runs eagerly: compiled code would be
+    one operator."""
+    places = Places(state.model)
+    inputs = {f"batch {n}": each for n, each in enumerate(_floating(batch))}
+    locator = Locator(places, {**state.tensors(), **inputs})
+    torch.compiler.set_stance("force_eager")
+    try:
+        with places.followed(state.optimizer), locator:
+            yield locator
+    finally:
+        torch.compiler.set_stance("default")
+
+
+def fault_of(locator: Locator, step: int, loss: object, state: TrainingState) -> Fault | None:
+    """The origin of what reached the loss, else a parameter, else a tensor of the optimizer."""
+    ends = {"the loss": loss} if isinstance(loss, Tensor) else {}
+    for name, each in {**ends, **state.tensors()}.items():
+        if not each.is_floating_point() or bool(torch.isfinite(each).all()):
+            continue
+        found = locator.origin_of(each)
+        if found is not None:
+            at = found.place
+            return Fault(
+                step=step,
+                phase=at.phase,
+                reached=name,
+                operator=found.operator,
+                module=at.module,
+                module_type=at.module_type,
+                derivative_of=at.derivative_of,
+                source=at.source,
+                output=found.output,
+                inputs=found.inputs,
+                channel=found.channel,
+                exact_magnitude=found.exact_magnitude,
+                masked_rows=found.masked_rows,
+            )
+    return None
+
+
+def summary(tensor: Tensor, role: str) -> TensorSummary:
+    """The values of a tensor of any shape; waits for the device."""
+    values = tensor.detach().double().reshape(-1)
+    finite = values[torch.isfinite(values)]
+    some = finite.numel() > 0
+    rows = (
+        tensor.detach().double()
+        if tensor.ndim and 1 < tensor.shape[-1] <= tensor.numel() <= MOST_ROWS
+        else None
+    )
+    spread = None if rows is None else float(rows.std(-1, correction=0).nan_to_num(math.inf).min())
+    return TensorSummary(
+        role=role,
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        shape=tuple(tensor.shape),
+        n_nonfinite=values.numel() - finite.numel(),
+        lowest=float(finite.min()) if some else None,
+        highest=float(finite.max()) if some else None,
+        mean=float(finite.mean()) if some else None,
+        n_zero=int((finite == 0).sum()),
+        least_row_spread=spread if spread is not None and math.isfinite(spread) else None,
+    )
+
+
+def channel(tensor: Tensor) -> Channel | None:
+    """The index along one axis that holds the largest part of the values that are not finite; None where they
+    lie everywhere, or the tensor has no axis of several places."""
+    bad = ~torch.isfinite(tensor.detach())
+    total = int(bad.sum())
+    best: Channel | None = None
+    for axis in range(max(0, tensor.ndim - AXES_LOOKED_AT), tensor.ndim):
+        if tensor.shape[axis] < 2:
+            continue
+        counts = bad.movedim(axis, 0).flatten(1).sum(1) if tensor.ndim > 1 else bad.long()
+        index = int(counts.argmax())
+        here = int(counts[index])
+        is_sharper = (
+            best is None or here * tensor.shape[axis] >= best.n_nonfinite * tensor.shape[best.axis]
+        )
+        if is_sharper and here * tensor.shape[axis] > total:
+            best = Channel(
+                axis=axis, index=index, n_nonfinite=here, n_nonfinite_elsewhere=total - here
+            )
+    return best
+
+
+def masked_rows(tensor: Tensor) -> int:
+    """The number of rows along the last axis that hold nothing but negative infinity."""
+    if not tensor.ndim:
+        return 0
+    return int((tensor.detach() == -math.inf).all(-1).sum())
+
+
+def _exact(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
+    """The largest magnitude that the operator gives in fp64, on copies."""
+    if not func._schema.returns or kwargs.get("out") is not None:
+        return None
+    called = (args, {**kwargs, "dtype": torch.float64} if kwargs.get("dtype") else kwargs)
+    wide_args, wide_kwargs = tree_map(_widened, called)
+    try:
+        out = func(*wide_args, **wide_kwargs)
+    except (RuntimeError, NotImplementedError, ValueError, TypeError):
+        return None  # Kernels of one type alone.
+    found = [float(each.abs().max()) for each in _floating(out) if each.numel()]
+    largest = max(found, default=math.nan)
+    return largest if math.isfinite(largest) else None
+
+
+def _widened(each: object) -> object:
+    return each.detach().double() if isinstance(each, Tensor) and each.is_floating_point() else each
+
+
+def _inputs(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[TensorSummary, ...]:
+    names = [each.name for each in func._schema.arguments]
+    called = {**dict(zip(names, args, strict=False)), **kwargs}
+    return tuple(
+        summary(each, name)
+        for name, value in called.items()
+        for each in _floating(value)[:1]
+        if each.numel()
+    )
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The tensors among the arguments that the operator writes."""
+    found: list[Tensor] = []
+    for n, each in enumerate(func._schema.arguments):
+        if each.alias_info is not None and each.alias_info.is_write:
+            found += _floating(args[n] if n < len(args) else kwargs.get(each.name))
+    return found
+
+
+def _floating(found: object) -> list[Tensor]:
+    return [
+        each for each in tree_leaves(found) if isinstance(each, Tensor) and each.is_floating_point()
+    ]
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    if not tensor.numel() or tensor.device.type == "meta":
+        return True
+    wide = tensor.detach().float() if tensor.element_size() == 1 else tensor.detach()
+    low, high = torch.aminmax(wide)
+    return math.isfinite(float(low)) and math.isfinite(float(high))
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    return tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
+
+
+def _address(tensor: Tensor) -> int:
+    address: int = tensor.untyped_storage()._cdata
+    return address

@@ -1,0 +1,228 @@
+"""The state of a training run, kept on the host or on disk, and put back bit for bit."""
+
+import copy
+import math
+import os
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from peakward.records.errors import PeakwardError
+
+
+class HasState(Protocol):
+    """A scaler, a scheduler, or anything else that a step changes."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> object: ...
+
+
+class TrainingState:
+    """All that a step reads and changes: model, optimizer, other objects with a state, random numbers.
+
+    Args:
+        others: objects with `state_dict` and `load_state_dict`, such as a GradScaler or a scheduler.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        others: Iterable[HasState] = (),
+    ) -> None:
+        self.model, self.optimizer, self.others = model, optimizer, tuple(others)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters, buffers and tensors of the optimizer, by a name that says what each is."""
+        named = {f"parameter {name}": each for name, each in self.model.named_parameters()}
+        buffers = {f"buffer {name}": each for name, each in self.model.named_buffers()}
+        return {**named, **buffers, **self._moments()}
+
+    def _moments(self) -> dict[str, Tensor]:
+        if self.optimizer is None:
+            return {}
+        names: dict[Tensor, str] = {each: name for name, each in self.model.named_parameters()}
+        return {
+            f"state {key} of {names.get(parameter, 'a parameter of no name')}": value
+            for parameter, state in self.optimizer.state.items()
+            for key, value in state.items()
+            if isinstance(value, Tensor)
+        }
+
+    def finite_flags(self) -> list[Tensor]:
+        """One boolean for each device and type, where the tensors lie, without a wait for it."""
+        groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+        for each in self.tensors().values():
+            if each.is_floating_point() and each.numel():
+                wide = each.detach().float() if each.element_size() == 1 else each.detach()
+                groups.setdefault((wide.device, wide.dtype), []).append(wide)
+        # The largest magnitude of each: one kernel reads many tensors, and NaN stays NaN.
+        norms = [torch._foreach_norm(group, ord=math.inf) for group in groups.values()]
+        return [torch.stack(list(each)).isfinite().all() for each in norms]
+
+    def is_finite(self) -> bool:
+        """Whether every value is; waits for the device."""
+        return all(bool(each) for each in self.finite_flags())
+
+
+class Snapshot:
+    """The state after so many steps. `step` is the number of steps that it has seen."""
+
+    def __init__(self, state: TrainingState, step: int) -> None:
+        self.step = step
+        self._state = state
+        self._model = {name: _kept(each) for name, each in _own(state.model).items()}
+        self._optimizer = None if state.optimizer is None else _deep(state.optimizer.state_dict())
+        self._others = [_deep(each.state_dict()) for each in state.others]
+        self._random = _random_state()
+        self._flags = state.finite_flags()
+        kept = [*self._model.values(), *tree_leaves(self._optimizer)]
+        self.n_bytes = sum(each.nbytes for each in kept if isinstance(each, Tensor))
+
+    def was_finite(self) -> bool:
+        """Whether every value was; waits for the device."""
+        return all(bool(each) for each in self._flags)
+
+    def restore(self) -> None:
+        """Put everything back; parameters stay the objects that they were."""
+        state = self._state
+        with torch.no_grad():
+            for name, each in _own(state.model).items():
+                each.copy_(self._model[name])
+        state.model.zero_grad(set_to_none=True)
+        if state.optimizer is not None and self._optimizer is not None:
+            _load(state.optimizer, self._optimizer)
+        for other, kept in zip(state.others, self._others, strict=True):
+            other.load_state_dict(copy.deepcopy(kept))
+        _set_random(self._random)
+
+    def save(self, folder: Path) -> Path:
+        """Write it as a file that `torch.load(…, weights_only=True)` reads: whole, or not at all.
+
+        Raises:
+            PeakwardError: the disk takes no more.
+        """
+        place = folder / f"step-{self.step}.pt"
+        part = place.with_suffix(".part")
+        content = {
+            "step": self.step,
+            "model": self._model,
+            "optimizer": self._optimizer,
+            "others": self._others,
+        }
+        try:
+            with part.open("wb") as file:
+                torch.save(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(place)
+        except (OSError, RuntimeError) as error:
+            part.unlink(missing_ok=True)
+            raise PeakwardError(
+                f"expected room for a snapshot of {self.n_bytes / 2**30:.2f} GiB in {folder}, got: {error}: "
+                "name another folder, or take fewer snapshots"
+            ) from error
+        return place
+
+
+def _own(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, also those that no state_dict holds."""
+    return {
+        **{f"p {name}": each.detach() for name, each in model.named_parameters()},
+        **{f"b {name}": each.detach() for name, each in model.named_buffers()},
+    }
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    """A copy on the host. Of a GPU's tensor in pinned memory, so that the step goes on while it is copied."""
+    if tensor.device.type != "cuda":
+        return tensor.detach().clone()
+    held = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return held.copy_(tensor.detach(), non_blocking=True)
+
+
+def _deep(state: Any) -> Any:
+    return tree_map(
+        lambda each: _kept(each) if isinstance(each, Tensor) else copy.deepcopy(each), state
+    )
+
+
+def _load(optimizer: torch.optim.Optimizer, kept: dict[str, Any]) -> None:
+    """As `load_state_dict`, but tensors keep the type and the place that they had: it casts moments to the
+    type of their parameters."""
+    optimizer.load_state_dict(copy.deepcopy(kept))
+    order = [each for group in optimizer.param_groups for each in group["params"]]
+    for index, state in kept["state"].items():
+        parameter = order[index]
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                now = optimizer.state[parameter][key]
+                on = now.device if isinstance(now, Tensor) else parameter.device
+                optimizer.state[parameter][key] = value.clone().to(on)
+
+
+def _random_state() -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        found["cuda"] = torch.cuda.get_rng_state_all()
+    return found
+
+
+def _set_random(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+class Snapshots:
+    """The last two snapshots of a run: the newest may hold what is hunted, and behind the other one lie at
+    least as many steps as between two, which show what led to it.
+
+    Args:
+        folder: where each is written too; None keeps them in the host's memory alone.
+    """
+
+    def __init__(self, state: TrainingState, *, folder: Path | None) -> None:
+        self._state, self._folder = state, folder
+        self.kept: list[Snapshot] = []
+        self.n_taken, self.spent_s = 0, 0.0
+
+    def take(self, step: int) -> None:
+        """Take one behind `step` steps.
+
+        Raises:
+            PeakwardError: the folder takes it not.
+        """
+        began = perf_counter()
+        newest = Snapshot(self._state, step)
+        if self._folder is not None:
+            _wait()
+            newest.save(self._folder)
+            for gone in self.kept[:-1]:
+                (self._folder / f"step-{gone.step}.pt").unlink(missing_ok=True)
+        self.kept = [*self.kept[-1:], newest]
+        self.n_taken += 1
+        self.spent_s += perf_counter() - began
+
+    def good(self) -> Snapshot | None:
+        """The oldest that is kept and whose every value is finite; waits for the device."""
+        _wait()
+        return next((each for each in self.kept if each.was_finite()), None)
+
+
+def _wait() -> None:
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
