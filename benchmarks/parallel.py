@@ -1,0 +1,474 @@
+"""Several GPUs of one machine: collectives, layouts of a training step, planted losses.
+
+    python benchmarks/parallel.py --gpus 4 --part calibrate,ddp --out results/parallel-4.json
+
+Writes the JSON after each item and goes on where the file was begun: what is in it without a failure is not
+run again. No item is begun that would not end within --budget-s. Needs as many GPUs as --gpus says, or
+--device cpu, over gloo at tiny sizes.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple
+
+import msgspec
+
+import peakward as pw
+from peakward.api import traces
+from peakward.hardware import devices
+from peakward.lab.measure import probe
+from peakward.lab.parallel.collectives import calibrate
+from peakward.lab.parallel.launch import RankError, launch
+from peakward.models.presets import model
+from peakward.prediction.memory.peak import peak_memory
+from peakward.prediction.planning.forecast import forecast
+from peakward.prediction.planning.site import site
+from peakward.records.case import Configuration, ModelCase, Precision, Workload
+from peakward.records.errors import PeakwardError
+from peakward.records.parallel import Arm, ArmRun, ArmsRequest, Layout
+from peakward.records.plan import DeviceGroup
+from several.found import Foreseen, Item, Report, Solo, compared_of, lines, solos_of, write
+
+HERE = Path(__file__).parent
+PATIENCE_S = 120.0
+"""Without any rank's getting on: a cold compilation of a block takes 40 s."""
+LOST_PATIENCE_S = 10.0
+COMPILES = {"TORCHINDUCTOR_COMPILE_THREADS": os.environ.get("TORCHINDUCTOR_COMPILE_THREADS", "4")}
+"""Inductor would start a pool of 32 processes for each rank."""
+
+
+class Options(NamedTuple):
+    """What was asked."""
+
+    gpus: int
+    part: tuple[str, ...]
+    out: Path
+    device: str
+    budget_s: float
+    sizes: tuple[str, ...]
+    batch_size: int
+    seq_len: int
+    pairs: int
+    steps: int
+    ctas: tuple[int, ...]
+
+
+class Planned(NamedTuple):
+    """An item, the seconds that it may take, and its work."""
+
+    name: str
+    limit_s: float
+    run: Callable[[float], Item]
+
+
+def main() -> None:
+    """Run what fits, write, print."""
+    options = parse()
+    here = probe.environment("cuda" if options.device == "cuda" else "cpu")
+    report = Report(
+        environment=here,
+        n_gpus=options.gpus,
+        arguments=tuple(sys.argv[1:]),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    if options.out.exists():
+        report = msgspec.json.decode(options.out.read_bytes(), type=Report)
+    done = {each.name for each in report.items if each.failed is None}
+    began_s = monotonic()
+    for planned in items(options):
+        left_s = options.budget_s - (monotonic() - began_s)
+        if planned.name in done:
+            continue
+        if left_s < 0.4 * planned.limit_s:
+            print(f"== {planned.name}: not begun, {left_s:.0f} s are left", flush=True)
+            continue
+        item = carried_out(planned, min(left_s, 2 * planned.limit_s))
+        report = report.extended(item)
+        write(report, options.out)
+        print("\n".join(lines(item)), flush=True)
+
+
+def parse() -> Options:
+    """The options."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    words = lambda text: tuple(text.split(","))  # noqa: E731
+    numbers = lambda text: tuple(int(each) for each in text.split(","))  # noqa: E731
+    parser.add_argument("--gpus", type=int, required=True)
+    parser.add_argument("--part", type=words, default=tuple(PARTS), help=",".join(PARTS))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--budget-s", type=float, default=510.0)
+    parser.add_argument("--sizes", type=words, default=("xl", "2.7B"))
+    parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--seq-len", type=int, default=1024)
+    parser.add_argument("--pairs", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--ctas", type=numbers, default=(4, 8, 16), help="NCCL_MAX_CTAS tried")
+    return Options(**vars(parser.parse_args()))
+
+
+def items(options: Options) -> Iterator[Planned]:
+    """In the order of --part."""
+    for part in options.part:
+        if part not in PARTS:
+            raise SystemExit(f"error: expected parts of {', '.join(PARTS)}, got {part!r}")
+        yield from PARTS[part](options)
+
+
+def carried_out(planned: Planned, limit_s: float) -> Item:
+    """The item, whatever comes of it."""
+    began_s = monotonic()
+    try:
+        item = planned.run(limit_s)
+    except (PeakwardError, RuntimeError, OSError) as error:
+        item = Item(name=planned.name, failed=str(error))
+    return msgspec.structs.replace(item, name=planned.name, wall_s=monotonic() - began_s)
+
+
+# The parts.
+
+
+def _calibrate(options: Options) -> Iterator[Planned]:
+    sizes = (1, 3, 10, 30, 100, 300, 1000) if options.device == "cuda" else (0.1, 1, 3)
+    counts = sorted({2, options.gpus})
+    for n in counts:
+
+        def run(limit_s: float, n: int = n) -> Item:
+            found = calibrate(n, _kind(options), sizes_mb=sizes, timeout_s=limit_s)
+            return Item(name="", links=found)
+
+        yield Planned(f"calibrate {n}", 60, run)
+
+
+def _ddp(options: Options) -> Iterator[Planned]:
+    n = options.gpus
+    arms = (
+        _arm("plain", Layout()),
+        _arm("ddp 25 MB", Layout(dp=n, bucket_mb=25)),
+        _arm("ddp", Layout(dp=n)),
+        _arm("overlapped", Layout(dp=n, data="overlapped")),
+    )
+    turns = (("plain", "ddp"), ("plain", "overlapped"))
+    for size in options.sizes:
+        yield _planned(options, f"ddp {size}", size, "bf16", arms=arms, turns=turns, limit_s=150)
+
+
+def _ctas(options: Options) -> Iterator[Planned]:
+    """NCCL's kernels take a multiprocessor for each of their blocks: fewer of them are slower alone, and
+    leave more to the step that they hide behind."""
+    arms = (
+        _arm("plain", Layout()),
+        _arm("overlapped", Layout(dp=options.gpus, data="overlapped")),
+        _arm("ddp", Layout(dp=options.gpus)),
+    )
+    turns = (("plain", "overlapped"),)
+    size = options.sizes[0]
+    for n in options.ctas:
+        yield _planned(
+            options,
+            f"ctas {n} {size}",
+            size,
+            "bf16",
+            arms=arms,
+            turns=turns,
+            limit_s=70,
+            NCCL_MAX_CTAS=str(n),
+        )
+
+
+def _fsdp(options: Options) -> Iterator[Planned]:
+    n = options.gpus
+    arms = (
+        _arm("plain", Layout()),
+        _arm("fsdp on one", Layout(data="fsdp")),
+        _arm("fsdp", Layout(dp=n, data="fsdp")),
+        _arm("fsdp, fp32 sums", Layout(dp=n, data="fsdp"), reduces_in_fp32=True),
+        _arm("zero2", Layout(dp=n, data="zero2")),
+    )
+    for size in options.sizes:
+        turns = (("plain", "fsdp"), ("fsdp on one", "fsdp"), ("plain", "zero2"))
+        # 2.7B holds 51 GiB of parameters, gradients and moments in fp32 on one GPU: one arm at a time, each
+        # of which is built five times.
+        both = size != "2.7B"
+        chosen = turns if both else turns[1:2]
+        yield _planned(
+            options,
+            f"fsdp {size}",
+            size,
+            "bf16-mixed",
+            arms=arms,
+            turns=chosen,
+            limit_s=200,
+            both=both,
+        )
+
+
+def _naive(options: Options) -> Iterator[Planned]:
+    n, size = options.gpus, options.sizes[0]
+    arms = tuple(
+        _arm(name, Layout(dp=n, data=name))  # type: ignore[arg-type]
+        for name in ("ddp", "overlapped", "flat", "per-parameter")
+    )
+    turns = (("flat", "ddp"), ("per-parameter", "ddp"))
+    yield _planned(options, f"naive {size}", size, "bf16", arms=arms, turns=turns, limit_s=100)
+
+
+def _buckets(options: Options) -> Iterator[Planned]:
+    n, size = options.gpus, options.sizes[0]
+    arms = [
+        _arm(f"{name} {mb} MB", Layout(dp=n, data=name, bucket_mb=mb))  # type: ignore[arg-type]
+        for name in ("ddp", "overlapped")
+        for mb in (0, 1, 10, 100, 1000)
+    ]
+    arms.append(_arm("ddp, unused looked for", Layout(dp=n, find_unused=True)))
+    yield _planned(options, f"buckets {size}", size, "bf16", arms=tuple(arms), limit_s=130)
+
+
+def _zero(options: Options) -> Iterator[Planned]:
+    n, size = options.gpus, options.sizes[0]
+    arms = (
+        _arm("ddp", Layout(dp=n)),
+        _arm("zero1", Layout(dp=n, data="zero1")),
+        _arm("zero2", Layout(dp=n, data="zero2")),
+        _arm("fsdp", Layout(dp=n, data="fsdp")),
+        _arm("fsdp whole", Layout(dp=n, data="fsdp", wrap="whole")),
+    )
+    yield _planned(options, f"zero {size}", size, "bf16", arms=arms, limit_s=100)
+
+
+def _split(options: Options) -> Iterator[Planned]:
+    """Tensor and pipeline parallelism of the last size: 25 heads of `xl` are no multiple of two ranks."""
+    n, size = options.gpus, options.sizes[-1]
+    arms = [
+        _arm("plain", Layout()),
+        _arm("tp", Layout(tp=n)),
+        _arm("tp, not compiled", Layout(tp=n), compiled=False),
+        _arm("1f1b", Layout(pp=n, n_micro_batches=2 * n)),
+        _arm("gpipe", Layout(pp=n, n_micro_batches=2 * n, schedule="gpipe")),
+        _arm(
+            "interleaved",
+            Layout(pp=n, n_micro_batches=2 * n, schedule="interleaved", stages_per_rank=2),
+        ),
+    ]
+    if n == 4:
+        arms.append(_arm("fsdp x tp", Layout(dp=2, data="fsdp", tp=2)))
+        arms.append(_arm("fsdp x pp", Layout(dp=2, data="fsdp", pp=2, n_micro_batches=4)))
+    for arm in arms:
+        # One job each: a failure in the middle of a pipeline leaves its ranks in different calls.
+        yield _planned(options, f"{arm.name} {size}", size, "bf16", arms=(arm,), limit_s=60)
+
+
+def _lost(options: Options) -> Iterator[Planned]:
+    def run(limit_s: float) -> Item:
+        told = {}
+        for how in ("killed", "hung", "diverged", "nan"):
+            began_s = monotonic()
+            try:
+                _launched(
+                    "several.lost:lose",
+                    {"how": how},
+                    options,
+                    limit_s=limit_s / 4,
+                    patience_s=LOST_PATIENCE_S,
+                )
+                told[how] = {"cause": "the job ended well", "seconds": monotonic() - began_s}
+            except RankError as error:
+                took_s = monotonic() - began_s
+                told[how] = {"rank": error.rank, "cause": str(error), "seconds": took_s}
+        return Item(name="", lost=told)
+
+    yield Planned("lost", 120, run)
+
+
+def _traces(options: Options) -> Iterator[Planned]:
+    """COMM001 planted (gradients reduced after the backward pass) and not; a rank that is late."""
+    n, size = options.gpus, options.sizes[0]
+    arms = (
+        _arm("per-parameter", Layout(dp=n, data="per-parameter")),
+        _arm("overlapped", Layout(dp=n, data="overlapped")),
+        _arm("ddp", Layout(dp=n)),
+        _arm("late", Layout(dp=n), delayed_rank=n - 1, delay_s=0.03),
+    )
+
+    def run(limit_s: float) -> Item:
+        with tempfile.TemporaryDirectory(prefix="peakward-") as folder:
+            case = _case(options, size, "bf16")
+            request = ArmsRequest(case=case, arms=arms, n_solo_steps=4, trace_folder=folder)
+            by_rank = _asked(request, options, limit_s)
+            return Item(name="", solos=solos_of(by_rank), findings=_findings(Path(folder), arms, n))
+
+    yield Planned(f"traces {size}", 120, run)
+
+
+def _findings(folder: Path, arms: tuple[Arm, ...], n_ranks: int) -> dict[str, tuple[str, ...]]:
+    found = {}
+    for arm in arms:
+        name = arm.name.replace(" ", "-")
+        opened = [pw.trace(folder / f"{name}-rank{at}.json.gz") for at in range(n_ranks)]
+        told = traces.report(opened)
+        seen = dict.fromkeys(
+            f"{each.code} {each.cause}"
+            for diagnosis in told.diagnoses
+            for each in diagnosis.findings
+            if each.code.startswith("COMM")
+        )
+        found[arm.name] = tuple(seen)
+    return found
+
+
+PARTS: dict[str, Callable[[Options], Iterator[Planned]]] = {
+    "calibrate": _calibrate,
+    "ddp": _ddp,
+    "fsdp": _fsdp,
+    "ctas": _ctas,
+    "naive": _naive,
+    "zero": _zero,
+    "lost": _lost,
+    "traces": _traces,
+    "split": _split,
+    "buckets": _buckets,
+}
+
+
+# What they share.
+
+
+def _arm(name: str, layout: Layout, **more: Any) -> Arm:
+    return Arm(name=name, layout=layout, **more)
+
+
+def _case(options: Options, size: str, precision: Precision) -> ModelCase:
+    on_gpu = options.device == "cuda"
+    return ModelCase(
+        model=model(size),
+        workload=Workload(
+            batch_size=options.batch_size, seq_len=options.seq_len, pass_="train_step"
+        ),
+        configuration=Configuration(
+            precision=precision if on_gpu else "fp32",
+            attention="sdpa-cudnn" if on_gpu else "sdpa",
+            compile="default" if on_gpu else "none",
+            optimizer="adamw-fused",
+        ),
+        device=_kind(options),
+    )
+
+
+def _planned(
+    options: Options,
+    name: str,
+    size: str,
+    precision: Precision,
+    *,
+    arms: tuple[Arm, ...],
+    limit_s: float,
+    turns: tuple[tuple[str, str], ...] = (),
+    both: bool = True,
+    **environ: str,
+) -> Planned:
+    case = _case(options, size, precision)
+    if options.device == "cpu":
+        arms = tuple(msgspec.structs.replace(each, compiled=False) for each in arms)
+
+    def run(limit_s: float) -> Item:
+        request = ArmsRequest(
+            case=case,
+            arms=arms,
+            turns=turns,
+            both_resident=both,
+            n_steps=options.steps,
+            n_pairs=options.pairs,
+        )
+        by_rank = _asked(request, options, limit_s, environ)
+        solos = solos_of(by_rank)
+        return Item(
+            name=name,
+            solos=solos,
+            compared=compared_of(by_rank),
+            foreseen=tuple(_foreseen(case, arms, solos)),
+        )
+
+    return Planned(name, limit_s, run)
+
+
+def _asked(
+    request: ArmsRequest, options: Options, limit_s: float, environ: dict[str, str] | None = None
+) -> list[list[ArmRun]]:
+    found = _launched(
+        "peakward.lab.parallel.arms:measure",
+        msgspec.to_builtins(request),
+        options,
+        limit_s=limit_s,
+        patience_s=PATIENCE_S,
+        environ=environ,
+    )
+    return [msgspec.convert(each["runs"], list[ArmRun]) for each in found]
+
+
+def _launched(
+    target: str,
+    arguments: Any,
+    options: Options,
+    *,
+    limit_s: float,
+    patience_s: float,
+    environ: dict[str, str] | None = None,
+) -> list[Any]:
+    paths = ":".join(each for each in (str(HERE), *sys.path) if each)
+    return launch(
+        target,
+        arguments,
+        n_ranks=options.gpus,
+        device=_kind(options),
+        timeout_s=limit_s,
+        patience_s=patience_s,
+        environ={**COMPILES, "PYTHONPATH": paths, **(environ or {})},
+    )
+
+
+def _kind(options: Options) -> Any:
+    return options.device
+
+
+def _foreseen(
+    case: ModelCase, arms: tuple[Arm, ...], solos: tuple[Solo, ...]
+) -> Iterator[Foreseen]:
+    """Time and memory as `plan` predicts them from the datasheet, where it knows the layout."""
+    measured = {each.arm: each for each in solos}
+    here = probe.environment(case.device)
+    known = devices.match(here.device_name, here.device_memory_bytes)
+    for arm in arms:
+        seen, layout = measured.get(arm.name), arm.layout
+        if seen is None or seen.step_s is None or layout.tp > 1 or layout.pp > 1:
+            continue
+        if layout.data not in ("ddp", "fsdp", "overlapped"):
+            continue
+        kind = "fsdp" if layout.data == "fsdp" else "ddp"
+        group = DeviceGroup(n_gpus=layout.dp, parallel=kind) if layout.dp > 1 else None
+        peaks = [each for each in seen.peak_bytes if each is not None]
+        try:
+            memory = peak_memory(case, group).peak.total_bytes
+            told = None if known is None else forecast(case, site(known, group=group)).step_s
+            reason = None if known else f"{here.device_name} is not catalogued"
+        except PeakwardError as error:
+            memory, told, reason = None, None, str(error)
+        yield Foreseen(
+            arm=arm.name,
+            step_s=told,
+            measured_step_s=seen.step_s,
+            peak_bytes=memory,
+            measured_peak_bytes=max(peaks, default=None),
+            reason=reason,
+        )
+
+
+if __name__ == "__main__":
+    main()

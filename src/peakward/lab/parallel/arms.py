@@ -1,0 +1,308 @@
+"""Layouts of one training step, timed on the ranks of a job: each by itself, then two in turns.
+
+An arm of one rank runs on the first one while the others wait on the host, so that nothing of theirs is on
+its device. All ranks take as many steps as the request says: none may decide that by its own clock.
+"""
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.profiler import ProfilerActivity, profile
+
+from peakward.lab.levers import precision
+from peakward.lab.measure.clock import clock_for
+from peakward.lab.measure.profile import write
+from peakward.lab.models import decoder
+from peakward.lab.parallel import ranks
+from peakward.lab.parallel.ranks import AXES, Rank
+from peakward.lab.parallel.step import Batch, ParallelStep, decoder_loss
+from peakward.levers import catalogue
+from peakward.records.case import ModelCase
+from peakward.records.errors import PeakwardError
+from peakward.records.parallel import SHARDING, Arm, ArmRun, ArmsRequest, Layout
+
+Tell = Callable[[int, str], None]
+
+
+def measure(rank: Rank, arguments: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """The ranks' part of a request: `runs` of this rank in order, each an `ArmRun`."""
+    request = msgspec.convert(arguments, ArmsRequest)
+    bench = _Bench(rank, request, tell)
+    for arm in request.arms:
+        with bench.resident(arm):
+            bench.run(arm, request.n_solo_steps, is_solo=True)
+    for base, candidate in request.turns:
+        bench.in_turns(base, candidate)
+    if request.trace_folder is not None:
+        for arm in request.arms:
+            bench.trace(arm, Path(request.trace_folder))
+    return {"runs": [msgspec.to_builtins(each) for each in bench.runs]}
+
+
+class _Bench:
+    """The arms of a request on this rank, built when they are needed."""
+
+    def __init__(self, rank: Rank, request: ArmsRequest, tell: Tell) -> None:
+        self._rank, self._request, self._tell = rank, request, tell
+        self._host = dist.new_group(backend="gloo")
+        kind, first = rank.device.type, torch.zeros((1, 1, 1), dtype=torch.int)
+        self._alone = DeviceMesh(kind, first, mesh_dim_names=AXES)
+        self._meshes: dict[tuple[int, int, int], DeviceMesh] = {}
+        self._n_told = 0
+        self.runs: list[ArmRun] = []
+        self._steps: dict[str, Callable[[], Tensor | None]] = {}
+        self._failed: dict[str, str] = {}
+        self._held: dict[str, ParallelStep] = {}
+
+    def in_turns(self, base: str, candidate: str) -> None:
+        """A B B A A B B A …: each pair of neighbours has both, every second one in reverse."""
+        arms = {each.name: each for each in self._request.arms}
+        self._agree()
+        if base in self._failed or candidate in self._failed:
+            return
+        names = [base, candidate]
+        order = [names[at % 2 ^ pair % 2] for pair in range(self._request.n_pairs) for at in (0, 1)]
+        if self._request.both_resident:
+            with self.resident(arms[base]), self.resident(arms[candidate]):
+                for name in order:
+                    self.run(arms[name], self._request.n_steps, turns=(base, candidate))
+            return
+        held: list[AbstractContextManager[None]] = []
+        for at, name in enumerate(order):
+            if at == 0 or order[at - 1] != name:
+                while held:
+                    held.pop().__exit__(None, None, None)
+                held.append(self.resident(arms[name]))
+                held[-1].__enter__()
+            self.run(arms[name], self._request.n_steps, turns=(base, candidate))
+        held.pop().__exit__(None, None, None)
+
+    @contextmanager
+    def resident(self, arm: Arm) -> Iterator[None]:
+        """Builds the arm and lets it go, on the ranks that run it."""
+        self._say(f"building {arm.name}")
+        self._meet()
+        if not self._steps:
+            torch._dynamo.reset()  # Each build compiles, and torch gives up after eight for one function.
+        try:
+            if self._takes_part(arm):
+                with self._noting(arm):
+                    self._steps[arm.name] = self._built(arm)
+            self._agree()
+            yield
+        finally:
+            self._steps.pop(arm.name, None)
+            self._held.pop(arm.name, None)
+            gc.collect()
+            if self._rank.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def run(
+        self,
+        arm: Arm,
+        n_steps: int,
+        *,
+        is_solo: bool = False,
+        turns: tuple[str, str] | None = None,
+    ) -> None:
+        """Some steps that are not timed and then those that are."""
+        self._say(f"running {arm.name}")
+        self._meet()
+        step = self._steps.get(arm.name)
+        if step is None or arm.name in self._failed:
+            if is_solo and self._takes_part(arm):
+                self.runs.append(ArmRun(arm=arm.name, failed=self._failed.get(arm.name)))
+            return
+        with self._noting(arm):
+            n_warmup = self._request.n_warmup if is_solo else self._request.n_settling
+            run = self._timed(arm, step, n_warmup, n_steps)
+            self.runs.append(msgspec.structs.replace(run, is_solo=is_solo, turns=turns))
+        if arm.name in self._failed and is_solo:
+            self.runs.append(ArmRun(arm=arm.name, failed=self._failed[arm.name]))
+
+    def _timed(
+        self, arm: Arm, step: Callable[[], Tensor | None], n_warmup: int, n_steps: int
+    ) -> ArmRun:
+        on_gpu = self._rank.device.type == "cuda"
+        clock = clock_for("cuda" if on_gpu else "cpu")
+        clock.reserve(n_steps + 1)
+        for _ in range(n_warmup):
+            loss = step()
+        if on_gpu:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        clock.mark(0)
+        for at in range(n_steps):
+            loss = step()
+            clock.mark(at + 1)
+        clock_mhz, power_w = _sensed() if on_gpu else (None, None)
+        clock.wait(n_steps)
+        return ArmRun(
+            arm=arm.name,
+            steps_s=tuple(clock.between_s(at, at + 1) for at in range(n_steps)),
+            loss=None if loss is None else float(loss),
+            peak_bytes=torch.cuda.max_memory_allocated() if on_gpu else None,
+            between_bytes=torch.cuda.memory_allocated() if on_gpu else None,
+            held_bytes=self._held[arm.name].bytes_held(),
+            sm_clock_mhz=clock_mhz,
+            power_w=power_w,
+        )
+
+    def trace(self, arm: Arm, folder: Path) -> None:
+        """A trace of this rank's steps, `ARM-rankN.json.gz`."""
+        with self.resident(arm):
+            step = self._steps.get(arm.name)
+            if step is None or arm.name in self._failed:
+                return
+            for _ in range(self._request.n_warmup):
+                step()
+            on_gpu = self._rank.device.type == "cuda"
+            cuda = [ProfilerActivity.CUDA] if on_gpu else []
+            with profile(activities=[ProfilerActivity.CPU, *cuda], record_shapes=True) as running:
+                for number in range(self._request.n_traced):
+                    with torch.profiler.record_function(f"ProfilerStep#{number}"):
+                        step()
+                if on_gpu:
+                    torch.cuda.synchronize()
+            name = arm.name.replace(" ", "-")
+            write(running, folder / f"{name}-rank{self._rank.number}.json.gz")
+
+    def _built(self, arm: Arm) -> Callable[[], Tensor | None]:
+        case, layout = self._request.case, arm.layout
+        mesh = self._alone if layout.n_ranks == 1 else self._mesh(layout)
+        setting = case.configuration.precision
+        sharded = layout.data in SHARDING
+        types: dict[str, Any] = {}
+        if sharded and setting in precision.AUTOCAST:
+            types["compute_dtype"] = precision.AUTOCAST[setting]
+        if sharded and arm.reduces_in_fp32:
+            types["reduce_dtype"] = torch.float32
+        make = partial(_optimizer, fused=case.configuration.optimizer == "adamw-fused")
+        step = ParallelStep(
+            built_model(case, self._rank.device),
+            layout,
+            mesh,
+            optimizer=make,
+            loss=decoder_loss if sharded else partial(_autocast_loss, case),
+            compiled=arm.compiled,
+            **types,
+        )
+        self._held[arm.name] = step
+        batch = batch_of(case, layout, mesh["dp"].get_local_rank(), self._rank.device)
+        delay = arm.delay_s if self._rank.number == arm.delayed_rank else 0.0
+        return partial(_step, step, batch, delay)
+
+    def _mesh(self, layout: Layout) -> DeviceMesh:
+        key = (layout.pp, layout.dp, layout.tp)
+        if key not in self._meshes:
+            self._meshes[key] = ranks.mesh(layout, self._rank)
+        return self._meshes[key]
+
+    def _takes_part(self, arm: Arm) -> bool:
+        return arm.layout.n_ranks > 1 or self._rank.number == 0
+
+    @contextmanager
+    def _noting(self, arm: Arm) -> Iterator[None]:
+        """An arm that fails is left out from then on; all its ranks fail alike, or the job ends."""
+        try:
+            yield
+        except (PeakwardError, RuntimeError, ValueError, NotImplementedError) as error:
+            if dist.get_backend() != "nccl" and "gloo" in str(error):
+                raise
+            lines = str(error).strip().splitlines() or [""]
+            kind = "" if isinstance(error, PeakwardError) else f"{type(error).__name__}: "
+            self._failed[arm.name] = f"{kind}{lines[0]}"[:300]
+            self._steps.pop(arm.name, None)
+            self._held.pop(arm.name, None)
+
+    def _agree(self) -> None:
+        """Leaves out on all ranks every arm that failed on one."""
+        found: list[dict[str, str] | None] = [None] * self._rank.n_ranks
+        dist.all_gather_object(found, self._failed, group=self._host)
+        for each in found:
+            self._failed |= each or {}
+
+    def _meet(self) -> None:
+        """All ranks wait on the host until each has come."""
+        if self._rank.device.type == "cuda":
+            torch.cuda.synchronize()
+        dist.barrier(self._host)
+
+    def _say(self, where: str) -> None:
+        self._n_told += 1
+        self._tell(self._n_told, where)
+
+
+def built_model(case: ModelCase, device: torch.device) -> nn.Module:
+    """The reference decoder of the case, on this rank's device."""
+    configuration = case.configuration
+    model = decoder.build(
+        case.model,
+        attention=catalogue.function("attention", configuration),
+        loss=catalogue.function("loss", configuration),
+        rotation=catalogue.function("rotation", configuration),
+        gating=catalogue.function("gating", configuration),
+        device=str(device),
+        dtype=precision.parameter_dtype(configuration.precision),
+        seed=case.workload.seed,
+    )
+    catalogue.apply_to_module(model, configuration)
+    return model
+
+
+def batch_of(case: ModelCase, layout: Layout, dp_rank: int, device: torch.device) -> Batch:
+    """Random tokens of one rank of the data axis: the case's batch for each rank behind it, so that every
+    layout of as many ranks computes as much."""
+    size = case.workload.batch_size * layout.tp * layout.pp
+    generator = torch.Generator(device).manual_seed(case.workload.seed + 1 + dp_rank)
+    drawn = torch.randint(
+        case.model.vocab_size,
+        (size, case.workload.seq_len + 1),
+        generator=generator,
+        device=device,
+    )
+    return drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
+
+
+def _autocast_loss(case: ModelCase, model: nn.Module, batch: Batch) -> Tensor:
+    with precision.autocast(case.configuration.precision, case.device):
+        return decoder_loss(model, batch)
+
+
+def _optimizer(parameters: Any, *, fused: bool, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-4, fused=fused, **options)
+
+
+def _step(step: ParallelStep, batch: Batch, delay_s: float) -> Tensor | None:
+    if delay_s:
+        _busy(step, delay_s)
+    return step.step(batch)
+
+
+def _busy(step: ParallelStep, delay_s: float) -> None:
+    """Keeps this rank's device, or its processor, from its step for a while."""
+    import time
+
+    if next(iter(step.parameters().values())).device.type == "cuda":
+        torch.cuda._sleep(int(delay_s * 1.5e9))  # Cycles of a clock of about 1.5 GHz.
+    else:
+        time.sleep(delay_s)
+
+
+def _sensed() -> tuple[float | None, float | None]:
+    """The clock in MHz and the power in W of this rank's GPU while its queue is full."""
+    found: list[float | None] = [None, None]
+    with contextlib.suppress(Exception):
+        found[0] = float(torch.cuda.clock_rate())
+        found[1] = torch.cuda.power_draw() / 1e3
+    return cast(tuple[float | None, float | None], tuple(found))

@@ -1,0 +1,154 @@
+"""Times of collectives by size between the devices of this machine: `peakward devices calibrate --gpus N`."""
+
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from peakward.lab.measure.clock import clock_for
+from peakward.lab.parallel.launch import launch
+from peakward.lab.parallel.ranks import Rank
+from peakward.records.case import DeviceType
+from peakward.records.parallel import Collective, CollectiveTime, LinkCalibration
+from peakward.stats.link_fit import bus_bytes, fitted
+
+MB = 10**6
+SIZES_MB = (1, 3, 10, 30, 100, 300, 1000)
+N_REPEATS = 5
+REPEAT_S = {"cuda": 0.03, "cpu": 0.02}
+"""Seconds of calls back to back in one repeat."""
+
+
+def calibrate(
+    n_ranks: int,
+    device: DeviceType,
+    *,
+    sizes_mb: tuple[float, ...] = SIZES_MB,
+    timeout_s: float = 180.0,
+) -> LinkCalibration:
+    """Collectives of every size between so many ranks, and the fitted model.
+
+    Raises:
+        RankError: a rank was lost, or more ranks than GPUs.
+    """
+    arguments = {"sizes": [round(each * MB) for each in sizes_mb]}
+    found = launch(
+        f"{__name__}:measure", arguments, n_ranks=n_ranks, device=device, timeout_s=timeout_s
+    )[0]
+    times = tuple(
+        CollectiveTime(
+            collective=name,
+            n_bytes=n_bytes,
+            time_s=time_s,
+            bus_bytes_per_s=bus_bytes(name, n_bytes, n_ranks) / time_s,
+        )
+        for name, n_bytes, time_s in found["times"]
+    )
+    kinds: list[Collective] = list(dict.fromkeys(each.collective for each in times))
+    several = len(sizes_mb) > 1
+    return LinkCalibration(
+        device_name=found["device_name"],
+        n_ranks=n_ranks,
+        backend=found["backend"],
+        torch=str(torch.__version__),
+        times=times,
+        fits=tuple(
+            fitted([each for each in times if each.collective == kind], n_ranks)
+            for kind in (kinds if several else ())
+        ),
+    )
+
+
+def measure(
+    rank: Rank, arguments: Mapping[str, Any], tell: Callable[[int, str], None]
+) -> dict[str, Any]:
+    """The ranks' part: each collective and size as (name, bytes, seconds)."""
+    device = rank.device
+    times = []
+    for at, n_bytes in enumerate(arguments["sizes"]):
+        for name, make in COLLECTIVES.items():
+            tell(at + 1, f"{name} of {n_bytes / MB:g} MB")
+            times.append((name, n_bytes, _time_s(make(n_bytes, rank), rank)))
+    known = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return {"times": times, "device_name": known, "backend": dist.get_backend()}
+
+
+def _all_reduce(n_bytes: int, rank: Rank) -> Callable[[], object]:
+    whole = _tensor(n_bytes, rank)
+    return lambda: dist.all_reduce(whole)
+
+
+def _all_gather(n_bytes: int, rank: Rank) -> Callable[[], object]:
+    part = _tensor(n_bytes // rank.n_ranks, rank)
+    whole = _tensor(part.nbytes * rank.n_ranks, rank)
+    return lambda: dist.all_gather_into_tensor(whole, part)
+
+
+def _reduce_scatter(n_bytes: int, rank: Rank) -> Callable[[], object]:
+    part = _tensor(n_bytes // rank.n_ranks, rank)
+    whole = _tensor(part.nbytes * rank.n_ranks, rank)
+    return lambda: dist.reduce_scatter_tensor(part, whole)
+
+
+def _all_to_all(n_bytes: int, rank: Rank) -> Callable[[], object]:
+    size = n_bytes // rank.n_ranks // 2 * rank.n_ranks * 2
+    given, taken = _tensor(size, rank), _tensor(size, rank)
+    return lambda: dist.all_to_all_single(taken, given)
+
+
+def _point_to_point(n_bytes: int, rank: Rank) -> Callable[[], object]:
+    """Even ranks send to the next one; a last one without a partner does nothing."""
+    whole, peer = _tensor(n_bytes, rank), rank.number ^ 1
+    if peer >= rank.n_ranks:
+        return lambda: None
+    if rank.number % 2 == 0:
+        return lambda: dist.send(whole, peer)
+    return lambda: dist.recv(whole, peer)
+
+
+COLLECTIVES: dict[Collective, Callable[[int, Rank], Callable[[], object]]] = {
+    "all-reduce": _all_reduce,
+    "all-gather": _all_gather,
+    "reduce-scatter": _reduce_scatter,
+    "all-to-all": _all_to_all,
+    "point-to-point": _point_to_point,
+}
+
+
+def _tensor(n_bytes: int, rank: Rank) -> Tensor:
+    """bf16, as gradients are; fp32 over gloo, which adds bf16 up one by one."""
+    dtype = torch.bfloat16 if rank.device.type == "cuda" else torch.float32
+    return torch.zeros(n_bytes // dtype.itemsize, dtype=dtype, device=rank.device)
+
+
+def _time_s(call: Callable[[], object], rank: Rank) -> float:
+    """Seconds of a call: the slowest rank's mean of a repeat, the median of repeats."""
+    kind: DeviceType = "cuda" if rank.device.type == "cuda" else "cpu"
+    clock = clock_for(kind)
+    clock.reserve(2)
+    for _ in range(2):
+        call()
+
+    def seconds(n_calls: int) -> float:
+        _meet(rank)
+        clock.mark(0)
+        for _ in range(n_calls):
+            call()
+        clock.mark(1)
+        clock.wait(1)
+        mean = torch.tensor([clock.between_s(0, 1) / n_calls], device=rank.device)
+        dist.all_reduce(mean, op=dist.ReduceOp.MAX)
+        return float(mean)
+
+    n_calls = max(1, min(200, round(REPEAT_S[kind] / seconds(1))))
+    return median(seconds(n_calls) for _ in range(N_REPEATS))
+
+
+def _meet(rank: Rank) -> None:
+    """All ranks begin together, with nothing left to do on their devices."""
+    dist.all_reduce(torch.zeros(1, device=rank.device))
+    if rank.device.type == "cuda":
+        torch.cuda.synchronize()

@@ -1,0 +1,61 @@
+"""A job ends when a rank is lost, and names it and the cause; nothing of it is left."""
+
+import os
+from time import monotonic, sleep
+
+import pytest
+
+from peakward.lab.parallel.launch import RankError
+from tiers import in_full
+from unit.lab.parallel.job import run_ranks
+
+PATIENCE_S = 4.0
+CAUSES = {
+    "killed": r"rank 1 was ended by SIGKILL in step 3 \(forward\)",
+    "exits": r"rank 1 ended with exit code 3 in step 3 \(forward\)",
+    "raises": r"rank 1 failed in step 3 \(forward\): ValueError: the loader is empty",
+    "not_a_number": r"rank 1 failed in step 3 \(forward\): expected a finite loss, got nan in step 3",
+    "hangs": r"no rank got on for 4 s: rank 1 is behind, in step 3 \(forward\), at hangs \(lost.py:\d+\)",
+    "diverges": r"rank 1 is behind, in step 3 \(forward\), at barrier, called by diverges \(lost.py:\d+\)",
+}
+
+
+FAST = ("hangs", "killed")
+
+
+@pytest.mark.parametrize("how", [*FAST, *in_full(sorted(set(CAUSES) - set(FAST)))])
+def test_a_lost_rank_ends_the_job_and_is_named(how):
+    with pytest.raises(RankError, match=CAUSES[how]) as caught:
+        run_ranks("lost:lose", {"rank": 1, "how": how}, n_ranks=2, patience_s=PATIENCE_S)
+    assert caught.value.rank == 1
+
+
+@pytest.mark.full
+def test_of_three_ranks_that_call_different_collectives_the_odd_one_is_named():
+    with pytest.raises(RankError, match="rank 2"):
+        run_ranks("lost:lose", {"rank": 2, "how": "diverges"}, n_ranks=3, patience_s=PATIENCE_S)
+
+
+def test_nothing_is_left_of_a_job():
+    """Neither ranks nor what they started."""
+    found = run_ranks("lost:lose", {"rank": 1, "how": "fine"}, n_ranks=2)
+    children = [each["child"] for each in found]
+    assert len(set(children)) == 2
+    until_s = monotonic() + 5
+    while any(_lives(each) for each in children) and monotonic() < until_s:
+        sleep(0.1)
+    assert not any(_lives(each) for each in children)
+
+
+def test_a_job_has_a_limit():
+    with pytest.raises(RankError, match="the job did not end within 3 s") as caught:
+        run_ranks("lost:lose", {"rank": 0, "how": "hangs"}, n_ranks=1, timeout_s=3)
+    assert caught.value.rank == 0
+
+
+def _lives(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

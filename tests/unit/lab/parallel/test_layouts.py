@@ -1,0 +1,125 @@
+"""Every layout ends with a single process's parameters, on 2 and 4 ranks over gloo."""
+
+import pytest
+
+from tiers import in_full
+from unit.lab.parallel.job import run_ranks
+
+
+def layout(**axes):
+    return axes
+
+
+TWO = {
+    "ddp": ("odd", layout(dp=2)),
+    "ddp per parameter": ("tied", layout(dp=2, bucket_mb=0)),
+    "ddp, micro-batches": ("odd", layout(dp=2, n_micro_batches=2)),
+    "ddp, unused looked for": ("odd", layout(dp=2, find_unused=True)),
+    "overlapped": ("odd", layout(dp=2, data="overlapped")),
+    "overlapped, micro-batches": ("tied", layout(dp=2, data="overlapped", n_micro_batches=4)),
+    "zero1": ("odd", layout(dp=2, data="zero1")),
+    "zero2": ("odd", layout(dp=2, data="zero2")),
+    "fsdp": ("odd", layout(dp=2, data="fsdp")),
+    "fsdp, micro-batches": ("odd", layout(dp=2, data="fsdp", n_micro_batches=2)),
+    "fsdp whole": ("tied", layout(dp=2, data="fsdp", wrap="whole")),
+    "flat": ("odd", layout(dp=2, data="flat")),
+    "per-parameter": ("odd", layout(dp=2, data="per-parameter")),
+    "tp": ("tied", layout(tp=2)),
+    "tp, learned positions": ("learned", layout(tp=2)),
+    "gpipe": ("tied", layout(pp=2, n_micro_batches=2, schedule="gpipe")),
+    "1f1b": ("learned", layout(pp=2, n_micro_batches=4)),
+    "interleaved": (
+        "untied",
+        layout(pp=2, n_micro_batches=4, schedule="interleaved", stages_per_rank=2),
+    ),
+}
+FOUR = {
+    "ddp": ("odd", layout(dp=4)),
+    "overlapped": ("odd", layout(dp=4, data="overlapped", bucket_mb=0)),
+    "zero1": ("odd", layout(dp=4, data="zero1")),
+    "zero1, nothing owned": ("single", layout(dp=4, data="zero1")),
+    "fsdp": ("odd", layout(dp=4, data="fsdp")),
+    "fsdp, nothing owned": ("single", layout(dp=4, data="fsdp")),
+    "zero2 of the decoder": ("tied", layout(dp=4, data="zero2")),
+    "fsdp × tp": ("tied", layout(dp=2, data="fsdp", tp=2)),
+    "overlapped × tp": ("untied", layout(dp=2, data="overlapped", tp=2)),
+    "ddp × pp": ("tied", layout(dp=2, pp=2, n_micro_batches=2)),
+    "fsdp × pp": ("untied", layout(dp=2, data="fsdp", pp=2, n_micro_batches=2)),
+    "tp × pp": ("tied", layout(tp=2, pp=2, n_micro_batches=2)),
+}
+OPTIMIZERS = ("sgd", "adamw")
+CASES = [(2, name, optimizer) for name in TWO for optimizer in OPTIMIZERS]
+CASES += in_full((4, name, optimizer) for name in FOUR for optimizer in OPTIMIZERS)
+"""Ranks, layout, optimiser. Four processes of torch take two cores half a minute."""
+
+
+def compared(n_ranks):
+    """What the ranks of one job found, by layout and optimiser."""
+    rows = TWO if n_ranks == 2 else FOUR
+    keys = [(name, optimizer) for name in rows for optimizer in OPTIMIZERS]
+    cases = [
+        {"kind": rows[name][0], "layout": rows[name][1], "optimizer": optimizer}
+        for name, optimizer in keys
+    ]
+    by_rank = run_ranks("layouts:compare", {"cases": cases}, n_ranks=n_ranks, timeout_s=400)
+    return {key: [each[at] for each in by_rank] for at, key in enumerate(keys)}
+
+
+@pytest.fixture(scope="module")
+def two():
+    return compared(2)
+
+
+@pytest.fixture(scope="module")
+def four():
+    return compared(4)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}: {case[1]}, {case[2]}")
+def test_three_steps_end_with_the_parameters_of_one_process(case, request):
+    n_ranks, name, optimizer = case
+    found = request.getfixturevalue("two" if n_ranks == 2 else "four")
+    ranks = found[name, optimizer]
+    assert len(ranks) == n_ranks
+    assert set().union(*(each["names"] for each in ranks)) >= set(ranks[0]["all_names"])
+    for each in ranks:
+        assert each["n_gradients"] > 0
+        # AdamW divides by the root of the second moment, which amplifies noise where it is near 0.
+        looked_at = each["parameters"] if optimizer == "sgd" else each["gradients"]
+        assert looked_at < 1e-12
+
+
+@pytest.mark.parametrize("name", ["zero1", "zero2", "fsdp"])
+def test_two_ranks_share_the_optimizer_state(two, name):
+    """Each holds half of it: of ZeRO-1 whole parameters, of which the largest is a third of all."""
+    ranks = two[name, "adamw"]
+    held = [each["held"]["optimizer_state"] for each in ranks]
+    whole = ranks[0]["alone"]["optimizer_state"]
+    assert whole <= sum(held) <= 1.05 * whole  # Counts of steps are held twice, and shards padded.
+    assert max(held) < 0.7 * whole
+
+
+def test_ddp_holds_all_of_it_on_both_ranks(two):
+    for each in two["ddp", "adamw"]:
+        assert each["held"]["optimizer_state"] == each["alone"]["optimizer_state"]
+
+
+def test_fsdp_holds_half_of_the_parameters(two):
+    for each in two["fsdp", "adamw"]:
+        assert each["held"]["parameters"] < 0.7 * each["alone"]["parameters"]
+
+
+@pytest.mark.parametrize("name", ["ddp", "overlapped", "zero1", "zero2", "fsdp", "flat"])
+def test_buffers_come_from_the_first_rank(two, name):
+    assert [each["buffer"] for each in two[name, "sgd"]] == [0.25, 0.25]
+
+
+def test_every_rank_of_a_mean_sees_its_own_loss(two):
+    losses = [each["losses"] for each in two["ddp", "sgd"]]
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.full
+def test_a_rank_that_owns_nothing_of_zero1_holds_no_state(four):
+    held = [each["held"]["optimizer_state"] for each in four["zero1, nothing owned", "adamw"]]
+    assert sorted(held)[:3] == [0, 0, 0] and max(held) > 0
