@@ -88,7 +88,7 @@ class Bench:
 
     def screen_s(self, base: LeverCase, candidate: LeverCase) -> float:
         """How long a screening should take."""
-        return self.costs.screen_s(candidate, base_s=self.tries.seen_s(base))
+        return self.costs.screen_s(candidate, on=base, base_s=self.tries.seen_s(base))
 
     def turns_s(self, cases: Sequence[LeverCase], n_processes: int = N_PROCESSES) -> float:
         """How long all cases in turn should take, in each of some processes."""

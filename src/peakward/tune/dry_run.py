@@ -55,6 +55,7 @@ def _composed(asked: Investigation, guess: Costs) -> tuple[list[tuple[str, float
     the stack of all that save time."""
     steps, stack = [], LeverStack(base=asked.case)
     for lever in sorted(asked.applicable, key=lambda each: each.needs == "compiler"):
-        steps.append((f"screen {lever.name}", guess.screen_s(pull(lever, stack.top))))
+        cost_s = guess.screen_s(pull(lever, stack.top), on=stack.top)
+        steps.append((f"screen {lever.name}", cost_s))
         stack = stack.in_place(lever) if lever.saves == "time" else stack
     return steps, stack

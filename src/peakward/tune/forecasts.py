@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from peakward.hardware import devices
-from peakward.levers.catalogue import unseen
+from peakward.levers.catalogue import lever, needless, pull, unseen
 from peakward.levers.registry import BY_NAME, at_work
 from peakward.prediction.floor import COMPUTE_TYPES, floor
 from peakward.prediction.planning.changes import foretold
@@ -18,11 +18,18 @@ from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.module import module_forecast
 from peakward.prediction.planning.site import Site, site
 from peakward.records.calibration import Calibration
-from peakward.records.case import LeverCase, ModelCase, ModuleCase, StepCase, same_work
+from peakward.records.case import (
+    AS_WRITTEN,
+    LeverCase,
+    ModelCase,
+    ModuleCase,
+    StepCase,
+    same_work,
+)
 from peakward.records.errors import PeakwardError
-from peakward.records.lever import Bound, Foretold
+from peakward.records.lever import Bound, Foretold, Lever
 from peakward.records.measurement import Environment
-from peakward.records.op_graph import ModuleCapture
+from peakward.records.op_graph import ModuleCapture, OpGraph
 from peakward.records.plan import Absent, Forecast
 from peakward.records.prediction import Prediction
 from peakward.records.profile import CaseProfile
@@ -72,6 +79,7 @@ class Forecasts:
         self.here: Site | None = None if device is None else site(device, calibration=calibration)
         """None where the device is not catalogued."""
         self._made: dict[LeverCase, Forecast | str] = {}
+        self._captured: dict[ModuleCase, ModuleCapture | str] = {}
 
     def of(self, case: LeverCase) -> Forecast | None:
         """Time and memory of the case on this machine; None for the reason that `why_none` has."""
@@ -99,13 +107,53 @@ class Forecasts:
             return forecast(case, self.here)
         if (reason := unseen(case)) is not None:
             return reason
+        captured = self._capture_of(case)
+        if isinstance(captured, str):
+            return captured
         try:
-            told = module_forecast(self._capture(case), self.here)
+            told = module_forecast(captured, self.here)
         except PeakwardError as refusal:
             return str(refusal)
         return msgspec.structs.replace(told, case=case)
 
+    def _capture_of(self, case: ModuleCase) -> ModuleCapture | str:
+        """The capture, or why there is none."""
+        if case not in self._captured:
+            try:
+                self._captured[case] = self._capture(case)
+            except PeakwardError as refusal:
+                self._captured[case] = str(refusal)
+        return self._captured[case]
 
+    def graph(self, case: LeverCase) -> OpGraph | None:
+        """The operators of a module as its code calls them in the case's precision, on which torch's choice
+        of a kernel depends; None of what is not captured for a forecast."""
+        if not isinstance(case, ModuleCase) or case.device != "cuda" or self.here is None:
+            return None
+        plain = msgspec.structs.replace(AS_WRITTEN, precision=case.configuration.precision)
+        written = captured_as(msgspec.structs.replace(case, configuration=plain))
+        if unseen(written) is not None:
+            return None
+        captured = self._capture_of(written)
+        return None if isinstance(captured, str) else captured.graph
+
+    def needless(self, lever: Lever, base: LeverCase) -> str | None:
+        """Why the module's operators have nothing that the lever could be set for on the base, or None."""
+        candidate = pull(lever, base)
+        graph = self.graph(candidate)
+        if graph is None or not isinstance(candidate, ModuleCase):
+            return None
+        return needless(lever, candidate, graph)
+
+
+def captured_as(case: ModuleCase) -> ModuleCase:
+    """The case with the same casts that a capture sees: fp16-mixed casts where bf16-mixed does."""
+    if case.configuration.precision != "fp16-mixed":
+        return case
+    return pull(BF16_MIXED, case)
+
+
+BF16_MIXED = lever("bf16-mixed")
 NS = 1e-9
 RATE_DOUBT = 2.0
 """How much faster than its calibrated rate a matrix product may run: a run calibrates one size."""

@@ -2,8 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from peakward.records.case import ModelCase
+from msgspec.structs import replace
+
+from peakward.levers.attention import n_attentions
+from peakward.records.case import LeverCase, ModelCase
 from peakward.records.errors import OutOfTimeError
+from peakward.records.lever import Lever
 from peakward.records.measurement import Measurement
 from peakward.tune import costs, larger_batches, profiles
 from peakward.tune.bench import Bench
@@ -14,8 +18,9 @@ from peakward.tune.investigation import Investigation
 from peakward.tune.laboratory import Laboratory
 from peakward.tune.ledger import Budget, Ledger, Listener, Undone
 from peakward.tune.lever_stack import LeverStack
+from peakward.tune.outlook import Outlook, bounds_of, own_values
 from peakward.tune.proof import Proof
-from peakward.tune.search import Search, bounds_of, unwritten_of
+from peakward.tune.search import Search
 
 if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
@@ -61,19 +66,27 @@ class Pipeline:
         self.ledger = Ledger(budget, reserve_s=0.0, announce=on_stage)
         self._profiler = profiles.Profiler(sweep.workers, store, sweep.environment.key)
         expected = Expectations(forecasts, self._profiler.known)
-        laboratory = Laboratory(sweep, store, expected, asked.aim, started_s=started_s)
         learned = costs.learned(
-            costs.guessed(asked.case, floor_s), baseline, n_at_once=sweep.workers.n_at_once
+            costs.guessed(asked.case, floor_s),
+            baseline,
+            n_at_once=sweep.workers.n_at_once,
+            started_s=started_s,
         )
+        graph = forecasts.graph(asked.case)
+        n_layers = 0 if graph is None else n_attentions(graph)
+        learned = replace(learned, whole_compile_s=n_layers * costs.LAYER_S or None)
+        build_s = learned.build_s or 0.0
+        laboratory = Laboratory(sweep, store, expected, asked.aim, build_s=build_s)
         # Estimates are learned from one case, and may be far out: what overruns is ended.
         sweep.workers.left_s = self.ledger.left_s
-        self._bench = Bench(laboratory, self.ledger, learned, asked.forbids, sweep.environment.key)
+        self._bench = Bench(laboratory, self.ledger, learned, self._forbids, sweep.environment.key)
         self._proof = Proof(self._bench, base_runs=self._runs)
 
     def carry_out(self) -> None:
         """All stages, as far as the budget goes."""
         try:
-            self._profile_the_baseline()
+            if not self._is_sure():
+                self._profile_the_baseline()
             self._compose()
             self._explain()
             if not self.explained.interrupted:
@@ -81,11 +94,21 @@ class Pipeline:
         except KeyboardInterrupt:
             self.stopped = True
 
+    def _is_sure(self) -> bool:
+        """Whether a composition of levers that are sure to gain needs no profile, because the operators of a
+        module say what its levers can be set for. The 20 s of one (H200) are then taken of what is left."""
+        seen = self.forecasts.graph(self.asked.case) is not None
+        return seen and self._runs and not self.asked.aim.seeks_memory
+
+    def _forbids(self, lever: Lever, base: LeverCase) -> str | None:
+        """Why the lever is not to be tried on the base, as far as it can be known without a trial."""
+        return self.asked.forbids(lever, base) or self.forecasts.needless(lever, base)
+
     def _end_s(self) -> float:
         """For the best, measured as the baseline was but in a new process, and profiled in it."""
         case, baseline = self.asked.case, self.measured[0]
         wanted_s = baseline.wall_s + self._bench.costs.profile_s(case)
-        return min(wanted_s, MOST_RESERVED * self.asked.budget_s)
+        return min(wanted_s, MOST_RESERVED / 2 * self.asked.budget_s)
 
     def _profile_the_baseline(self) -> None:
         """Before any lever: what the step spends is what the bounds of its levers rest on. Not where the
@@ -112,21 +135,20 @@ class Pipeline:
 
     def _compose(self) -> None:
         """The composition that was found and held, and its measurement."""
-        self.ledger.reserve_s = self._end_s()
+        # What is sure goes before what would explain it.
+        self.ledger.reserve_s = self._bench.costs.turn_s(self.asked.case)
         told = diagnosed(
             self.measured, profiles=self.explained.made, memory=(), forecasts=self.forecasts
         )
-        self._search = Search(
-            self._bench,
-            seeks_memory=self.asked.aim.seeks_memory,
-            bounds=bounds_of(told),
-            unwritten=unwritten_of(told),
-        )
+        own = own_values(told, self.forecasts.graph(self.asked.case))
+        outlook = Outlook(self._bench, bounds=bounds_of(told), own=own)
+        self._search = Search(self._bench, outlook, seeks_memory=self.asked.aim.seeks_memory)
         self.held = self._proof.prove(self._composed(N_PROCESSES))
         if not self.held.levers and self.ledger.skipped:
             # Rather no profile of the best than no best.
             self.ledger.reserve_s = 0.0
             self.held = self._proof.prove(self._composed(LEAST_PROCESSES))
+        self.ledger.reserve_s = self._end_s()
         higher = self._search.go_on(self.held, self.asked.levers, base_runs=self._runs)
         if higher.levers != self.held.levers:
             again = self._proof.prove(higher)

@@ -11,7 +11,7 @@ from peakward.records.lever import Lever, Trial
 from peakward.stats.pairs import LEAST_GAIN
 from peakward.tune import trials
 from peakward.tune.bench import COMPOSITION, Bench
-from peakward.tune.costs import LEAST_PROCESSES, N_MORE_PROCESSES, N_PROCESSES
+from peakward.tune.costs import HEADLINE, LEAST_PROCESSES, N_MORE_PROCESSES, N_PROCESSES
 from peakward.tune.ledger import Undone
 from peakward.tune.lever_stack import LeverStack, ProvedStack, claim, parts, together
 from peakward.tune.trials import Comparison, promising
@@ -102,15 +102,20 @@ class Proof:
         """The stack as far as there is time to prove it: each step by itself; else what is not proved yet as
         one step, at least in as many processes as are judged; else without its highest steps.
 
-        What is kept back for the profiles that would explain it is given up before a step is.
+        What is kept back for the profiles that would explain it is given up before a step is, and after
+        that what is kept back to measure the best.
         """
         while stack.levers:
             for option, n_processes in self._ways(stack):
                 if self._ledger.allows(self._bench.proof_s(option, n_processes)):
                     return option
             if self._ledger.reserve_s:
-                self._ledger.reserve_s = 0.0
+                best_s = self._bench.turns_s((stack.top,), 1) + HEADLINE.max_timed_s
+                self._ledger.reserve_s = best_s if self._ledger.reserve_s > best_s else 0.0
                 continue
+            if self._ledger.allows(self._bench.proof_s(self._bench.as_one(stack), 1)):
+                # Estimates err: rather a proof that is ended than none.
+                return self._bench.as_one(stack, self._n_untimed)
             lever, below, top = stack.steps[-1]
             what, cost_s = f"confirming {lever.name}", self._bench.turns_s((top,))
             self._ledger.skip(Undone(what, lever.name, below, confirming=True, cost_s=cost_s))

@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
+from peakward.levers.catalogue import lever, pull
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.measurement import CompileReport, Environment, Measurement, Protocol, Run
-from peakward.tune.costs import again_s, guessed, learned
+from peakward.tune.costs import AGAIN, OWN_KERNELS_S, again_s, build_s, guessed, learned
 
 from .world import SHAPE
 
@@ -66,6 +67,24 @@ def test_a_baseline_that_did_not_run_teaches_nothing():
 
 
 def test_what_was_compiled_once_takes_less_in_another_process():
-    assert again_s(baseline((0.1,), wall_s=5.0)) == 4.5
-    assert again_s(baseline((0.1,), wall_s=5.0), started_s=2.0) == 2.5
-    assert again_s(baseline((0.1,), wall_s=10.0, compile_s=9.0)) == pytest.approx(3.5)
+    eager = again_s(baseline((0.1,), wall_s=5.0), build_s=2.0)
+    assert eager == pytest.approx(2.0 + 0.1 + 0.5)
+    compiled = again_s(baseline((9.1,), wall_s=30.0, compile_s=9.0), build_s=2.0)
+    assert compiled == pytest.approx(eager + AGAIN * 9.0), "kernels of ours lie in a cache"
+
+
+def test_a_build_is_what_is_left_of_the_baselines_time():
+    measured = baseline((0.1,) * 10, wall_s=5.0)
+    assert build_s(measured, started_s=2.0) == pytest.approx(5.0 - 2.0 - 1.0 - 1.0)
+
+
+def test_kernels_of_our_own_are_built_once():
+    costs, flash = guessed(EAGER, 0.1), pull(lever("flash"), COMPILED)
+    first_s = costs.screen_s(flash, on=COMPILED) - costs.screen_s(COMPILED, on=COMPILED)
+    assert first_s == OWN_KERNELS_S
+    assert costs.screen_s(flash, on=flash) == costs.screen_s(COMPILED, on=COMPILED)
+
+
+def test_the_whole_model_compiles_longer_than_its_blocks():
+    costs, whole = guessed(EAGER, 0.1), pull(lever("compile-model"), EAGER)
+    assert costs.screen_s(whole) > costs.screen_s(COMPILED)

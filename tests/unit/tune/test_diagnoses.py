@@ -7,7 +7,7 @@ from peakward.levers import loader
 from peakward.records.case import StepCase
 from peakward.tune.diagnoses import diagnosed
 from peakward.tune.forecasts import Forecasts
-from peakward.tune.search import bounds_of
+from peakward.tune.outlook import bounds_of
 from unit.diagnose.rules.made import profile
 
 

@@ -12,6 +12,7 @@ from peakward.levers.catalogue import lever, pull
 from peakward.records.errors import OutOfTimeError
 from peakward.records.lever import Bound, Foretold
 from peakward.records.measurement import Interval
+from peakward.tune.costs import AGAIN
 from peakward.tune.investigation import Aim
 from peakward.tune.laboratory import Laboratory
 from peakward.tune.trials import Comparison
@@ -218,12 +219,11 @@ def test_a_turn_is_reckoned_by_the_screening():
     device.measurement = lambda case, protocol, key: SimpleNamespace(
         wall_s=10.0,
         runs=(),
-        phases=(),
         compile=SimpleNamespace(compile_s=9.0) if case == BF16 else None,
     )
-    laboratory = Laboratory(device, device, device, Aim())
-    assert laboratory.seen_s(SDPA) == 10.0
-    assert laboratory.seen_s(BF16) == pytest.approx(4.0)
+    laboratory = Laboratory(device, device, device, Aim(), build_s=2.0)
+    assert laboratory.seen_s(SDPA) == 2.0
+    assert laboratory.seen_s(BF16) == pytest.approx(2.0 + AGAIN * 9.0)
     device.measurement = lambda case, protocol, key: None
     assert laboratory.seen_s(SDPA) is None
 

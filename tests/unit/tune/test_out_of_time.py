@@ -87,7 +87,7 @@ def test_a_run_never_outlasts_its_budget(studies, total_s, screen, check, turns,
 def test_what_is_quick_is_done_as_if_there_were_no_end(studies):
     _, study = investigated(studies, 600.0)
     assert study.unfinished is None
-    assert {step.lever for step in read(study).steps} == set(LEVERS)
+    assert {name for step in read(study).steps for name in step.levers} == set(LEVERS)
 
 
 def test_a_screening_that_cannot_end_is_ended_and_its_lever_left(studies):
@@ -132,7 +132,7 @@ def test_what_three_processes_gave_stands_where_the_time_for_more_ends(studies):
 def test_the_best_is_shown_though_it_was_not_measured_by_itself(studies):
     _, study = investigated(studies, 200.0, best=500.0)
     found = read(study)
-    assert {step.lever for step in found.steps} == set(LEVERS)
+    assert {name for step in found.steps for name in step.levers} == set(LEVERS)
     assert found.best.measurement is None
     assert study.unfinished is not None
 

@@ -16,7 +16,8 @@ from peakward.records.measurement import (
 )
 from peakward.tune import trials
 from peakward.tune.costs import LEAST_PROCESSES
-from peakward.tune.search import bounds_of, unwritten_of
+from peakward.tune.lever_stack import LeverStack
+from peakward.tune.outlook import bounds_of, own_values
 from peakward.tune.trials import promising, rescues
 
 from .world import BASE, SHAPE, Investigated, World, configured, name_of, two_bottlenecks
@@ -29,7 +30,7 @@ def levers(*names):
 def composed(world, *names, base=BASE, **fields):
     found = Investigated(world, **fields)
     stack = found.climb(base, levers(*names))
-    return found, [each.name for each in stack.levers]
+    return found, [each.name for each in stack.apart.levers]
 
 
 def tried(found):
@@ -45,7 +46,7 @@ def test_each_lever_is_screened_on_top_of_those_that_gained():
 
 def test_what_is_predicted_to_gain_most_is_tried_first():
     def tells(base, candidate):
-        precision = {"tf32": 1.0, "bf16": 0.98}.get(candidate.configuration.precision, 1.0)
+        precision = {"tf32": 1.0, "bf16": 0.99}.get(candidate.configuration.precision, 1.0)
         graphs = candidate.configuration.cuda_graphs and not base.configuration.cuda_graphs
         return precision * (0.3 if graphs else 1.0)
 
@@ -62,14 +63,39 @@ def test_where_nothing_is_predicted_the_findings_say_what_is_tried_first():
     found, _ = composed(
         World(lambda case: 1.0),
         *("bf16", "cuda-graphs", "sdpa"),
+        base=replace(BASE, device="cpu"),
         bounds={"sdpa": 0.8, "cuda-graphs": 0.5},
     )
     assert tried(found) == [("cuda-graphs", "base"), ("sdpa", "base"), ("bf16", "base")]
 
 
+def host_bound(case):
+    """Attention of our own takes a host long, and the device no time; a graph takes the host away."""
+    settings = case.configuration
+    device_s = 1.0 - 0.2 * (settings.attention == "flash")
+    return device_s if settings.cuda_graphs else 1.0 + 0.5 * (settings.attention == "flash")
+
+
+def test_attention_is_tried_when_a_graph_stands_below_it_even_one_that_gains_nothing():
+    found, names = composed(World(host_bound), "flash", "cuda-graphs", bounds={"flash": 0.5})
+    assert names == ["cuda-graphs", "flash"]
+    assert tried(found)[:2] == [("cuda-graphs", "base"), ("flash", "True")]
+
+
+def test_what_was_rejected_on_a_host_bound_step_is_open_again_in_a_graph():
+    found = Investigated(World(host_bound))
+    found.search.compose(BASE, levers("flash"), base_runs=True)
+    (rejected,) = found.trials
+    assert rejected.verdict == "rejected"
+    stack = found.search.go_on(
+        LeverStack(base=BASE), levers("flash", "cuda-graphs"), base_runs=True
+    )
+    assert [each.name for each in stack.levers] == ["cuda-graphs", "flash"]
+
+
 def test_a_prediction_counts_for_more_than_a_finding():
     found, _ = composed(
-        World(lambda case: 1.0, tells=lambda base, candidate: 0.98),
+        World(lambda case: 1.0, tells=lambda base, candidate: 0.99),
         *("bf16", "sdpa"),
         bounds={"sdpa": 0.1},
     )
@@ -101,13 +127,12 @@ def test_of_several_findings_the_largest_says_what_a_lever_may_gain(studies):
     )
 
 
-def test_attention_is_unwritten_by_the_levers_of_its_finding(studies):
+def test_attention_that_a_finding_saw_written_out_is_the_modules_own(studies):
     told = studies.diagnosis()
-    gains = told.findings[0].gains
     written = replace(told.findings[0], code="ATTN001")
     other = replace(told.findings[0], code="BW001")
-    assert unwritten_of([replace(told, findings=(written,))]) == {each.lever for each in gains}
-    assert unwritten_of([replace(told, findings=(other,))]) == frozenset()
+    assert own_values([replace(told, findings=(written,))], None) == {"attention": "naive"}
+    assert own_values([replace(told, findings=(other,))], None) == {}
 
 
 def test_what_was_seen_counts_for_more_than_what_was_predicted():
@@ -162,8 +187,8 @@ def test_levers_are_tried_by_their_gain_for_their_time():
 
 
 def test_what_compiles_is_tried_before_what_nothing_is_known_of():
-    found, _ = composed(World(lambda case: 1.0), "cuda-graphs", "compile")
-    assert [lever_ for lever_, _ in tried(found)] == ["compile", "cuda-graphs"]
+    found, _ = composed(World(lambda case: 1.0), "bf16", "compile")
+    assert [lever_ for lever_, _ in tried(found)] == ["compile", "bf16"]
 
 
 def test_a_rival_that_is_predicted_worse_than_what_is_kept_is_not_screened():

@@ -1,14 +1,46 @@
-"""What searches find on two stored subjects, within their budgets, in simulated seconds."""
+"""What searches find on subjects that nobody here wrote, within their budgets, in simulated seconds."""
 
 import msgspec
 import pytest
 
 from peakward.report.run.investigation import read
-from peakward.tune import pipeline
 
-from .simulated import LLAMA, NANOGPT, searched
+from .simulated import searched
+from .subjects import (
+    CHUNKED,
+    FUSED_LOSS,
+    GPT2,
+    GRAPH,
+    HOPPER,
+    LLAMA,
+    LLAMA_FROM_BF16,
+    MINGPT,
+    MODEL,
+    NANOGPT,
+    QWEN,
+    TRITON,
+    operators,
+)
 
 OTHER_PRECISIONS = {("precision", each) for each in ("tf32", "bf16-mixed", "fp16-mixed", "fp8")}
+SUBJECTS = {
+    "nanogpt": NANOGPT,
+    "mingpt": MINGPT,
+    "gpt2": GPT2,
+    "llama": LLAMA,
+    "llama from bf16": LLAMA_FROM_BF16,
+    "qwen2": QWEN,
+}
+AIMS_MS = {
+    "nanogpt": 22.5,
+    "mingpt": 23.6,
+    "gpt2": 35.4,
+    "llama": 117.0,
+    "llama from bf16": 117.0,
+    "qwen2": 83.5,
+}
+"""By hand nanoGPT's model takes 23.5 ms; minGPT's may take 5% more than nanoGPT's; transformers' models are
+to be 1.1 times as fast as with the best of their own switches: 39.0, 128.8 and 91.9 ms."""
 
 
 @pytest.fixture
@@ -25,69 +57,57 @@ def kept(study):
     return [name for step in read(study).steps for name in step.levers]
 
 
+def with_(subject, **fields):
+    return msgspec.structs.replace(subject, **fields)
+
+
 def slower(subject, by):
     parts = ("build_s", "compile_s", "check_s", "profile_s", "start_s", "begun_s")
-    return msgspec.structs.replace(subject, **{each: by * getattr(subject, each) for each in parts})
+    return with_(subject, **{each: by * getattr(subject, each) for each in parts})
 
 
-def test_nanogpt_is_compiled_in_four_minutes(search):
-    """The stored run ended with bf16 and the fused optimiser, and the one after it with nothing."""
-    study, lab = search(NANOGPT, 240.0)
-    assert kept(study) == ["bf16", "compile", "fused-optimizer"]
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_four_minutes_reach_what_was_reached_by_hand(search, name):
+    study, _ = search(SUBJECTS[name], 240.0)
     assert all(step.stage == "confirmed" for step in read(study).steps)
-    assert read(study).direct.time_ratio.estimate == pytest.approx(0.0240 / 0.2345, rel=0.01)
-    assert lab.counts["oracle"] == 1, "three levers and the whole share it"
-    assert lab.counts["checked"] == 4
-    assert lab.counts["screening"] <= 2
+    found = [each for each in study.trials if each.id in study.steps][-1]
+    assert found.pairs[-1].candidate_s * 1e3 <= AIMS_MS[name]
 
 
-def test_with_more_time_what_gains_on_top_of_the_proved_is_found(search):
-    study, lab = search(NANOGPT, 600.0)
-    assert kept(study) == ["bf16", "compile", "fused-optimizer", "cuda-graphs"]
-    assert lab.counts["oracle"] <= 3
+def test_the_first_composition_has_all_that_is_sure(search):
+    _, lab = search(NANOGPT, 240.0)
+    assert {TRITON, GRAPH, CHUNKED, HOPPER, ("precision", "bf16")} <= lab.screened[1]
+    _, lab = search(GPT2, 240.0)
+    assert {("masks", "left-out"), GRAPH, CHUNKED} <= lab.screened[1]
+    assert HOPPER not in lab.screened[1], "its attention has dropout"
 
 
-def test_attention_that_was_seen_written_out_is_replaced_with_the_rest(search, monkeypatch):
-    """minGPT's: a search of 185 s (H200) left it so, 34.1 ms for nanoGPT's 24.4 with the same blocks."""
-    written = msgspec.structs.replace(
-        NANOGPT,
-        ratios=NANOGPT.ratios | {("attention", "sdpa"): 0.836},
-        compiled=NANOGPT.compiled | {("attention", "sdpa"): 24.4 / 34.1},
-    )
-    assert "sdpa" not in kept(search(written, 185.0)[0])
-    monkeypatch.setattr(pipeline, "unwritten_of", lambda _told: {"sdpa", "flash"})
-    assert kept(search(written, 185.0)[0]) == ["bf16", "compile", "sdpa", "fused-optimizer"]
+def test_the_first_composition_is_proved_before_anything_else_is_tried(search):
+    study, lab = search(NANOGPT, 130.0)
+    assert len(kept(study)) > 3
+    assert lab.counts["oracle"] == 1
+    assert lab.counts["screening"] <= 1
 
 
 def test_where_time_is_left_the_whole_model_takes_the_place_of_its_blocks(search):
-    """By hand nanoGPT's took 24.1 ms so and 25.8 by blocks (H100); what is usual says otherwise."""
-    compiled = NANOGPT.compiled | {("compile_scope", "model"): 24.1 / 25.8}
-    study, _ = search(msgspec.structs.replace(NANOGPT, compiled=compiled), 600.0)
-    assert {"bf16", "compile-model", "fused-optimizer"} <= set(kept(study))
-    assert "compile" not in kept(study)
+    study, _ = search(with_(GPT2, graph=operators(drops=True, loss=False)), 300.0)
+    assert "compile-model" in kept(study)
 
 
-def test_llama_is_compiled_in_150_seconds(search):
-    """The stored run screened twelve levers and confirmed nothing."""
-    study, lab = search(LLAMA, 150.0)
-    assert kept(study) == ["compile", "fused-optimizer"]
-    assert read(study).direct.time_ratio.estimate == pytest.approx(0.764, rel=0.01)
-    assert lab.counts["screening"] == 1
-    assert lab.counts["process"] == 3
+def test_other_precisions_are_not_screened_on_bf16(search):
+    """Of a stored run's 240 s on nanoGPT's model 31 went there, and 15 of the 150 s on Llama-1B."""
+    for subject in (NANOGPT, LLAMA_FROM_BF16):
+        _, lab = search(subject, 600.0)
+        on_bf16 = [each for each in lab.screened if each & OTHER_PRECISIONS and len(each) > 1]
+        assert on_bf16 == []
+        if subject is LLAMA_FROM_BF16:
+            assert not any(each & OTHER_PRECISIONS for each in lab.screened)
 
 
-@pytest.mark.parametrize("subject", [NANOGPT, LLAMA], ids=["nanogpt", "llama"])
-def test_other_precisions_are_not_screened_on_bf16(search, subject):
-    """Of the stored run's 240 s on nanoGPT's model 31 went there, and 15 of the 150 s on Llama-1B."""
-    _, lab = search(subject, 600.0)
-    on_bf16 = [each for each in lab.screened if each & OTHER_PRECISIONS and len(each) > 1]
-    assert on_bf16 == []
-    if subject is LLAMA:
-        assert not any(each & OTHER_PRECISIONS for each in lab.screened)
-
-
-@pytest.mark.parametrize("subject", [NANOGPT, LLAMA], ids=["nanogpt", "llama"])
-@pytest.mark.parametrize(("by", "budget_s"), [(1.0, 90), (1.0, 120), (1.5, 150), (2.0, 240)])
+@pytest.mark.parametrize(
+    ("subject", "by", "budget_s"),
+    [(NANOGPT, 1.0, 130), (NANOGPT, 1.5, 200), (NANOGPT, 2.0, 240), (LLAMA_FROM_BF16, 1.0, 130)],
+)
 def test_a_small_budget_ends_with_a_confirmed_composition(search, subject, by, budget_s):
     study, _ = search(slower(subject, by), budget_s)
     assert kept(study)
@@ -95,7 +115,7 @@ def test_a_small_budget_ends_with_a_confirmed_composition(search, subject, by, b
 
 
 def test_what_no_time_is_left_to_confirm_is_not_screened(search):
-    study, lab = search(NANOGPT, 80.0)
+    study, lab = search(NANOGPT, 45.0)
     assert kept(study) == []
     assert lab.counts["screening"] == 0
     assert study.unfinished is not None
@@ -103,8 +123,38 @@ def test_what_no_time_is_left_to_confirm_is_not_screened(search):
 
 def test_a_composition_that_disappoints_is_taken_apart(search):
     """Compiled, this step would be half as fast again."""
-    ratios = LLAMA.ratios | {("compile", "default"): 1.5}
-    study, lab = search(msgspec.structs.replace(LLAMA, ratios=ratios, compiled={}), 400.0)
+    compiled = LLAMA.compiled | {("compile", "default"): 1.5}
+    study, _ = search(with_(LLAMA_FROM_BF16, compiled=compiled), 400.0)
     assert "compile" not in kept(study)
-    assert {"fused-norm", "fused-loss"} <= set(kept(study))
-    assert lab.screened[1] == {("compile", "default"), ("optimizer", "adamw-fused")}
+    assert {"cuda-graphs", "chunked-loss"} & set(kept(study))
+
+
+@pytest.mark.parametrize("fault", [CHUNKED, HOPPER, GRAPH], ids=["loss", "attention", "graph"])
+def test_a_lever_that_does_not_run_costs_the_others_nothing(search, fault):
+    study, lab = search(with_(NANOGPT, refuses=NANOGPT.refuses | {fault}), 240.0)
+    names = {"loss": "chunked-loss", "attention": "flash-hopper", "cuda_graphs": "cuda-graphs"}
+    assert names[fault[0]] not in kept(study)
+    assert {"bf16", "compile", "triton-optimizer"} <= set(kept(study))
+    assert sum(fault in each for each in lab.screened) == 1, "what failed is not tried again"
+
+
+def test_what_crashes_without_a_reason_is_left_and_the_rest_found(search):
+    study, _ = search(with_(NANOGPT, crashes=frozenset({CHUNKED})), 300.0)
+    assert {"bf16", "compile", "triton-optimizer", "cuda-graphs"} <= set(kept(study))
+    assert "chunked-loss" not in kept(study)
+
+
+def test_attention_is_not_judged_by_the_hosts_time(search):
+    """Without a graph flash-hopper was 1.87 times slower on nanoGPT's model, with one 1.02 faster."""
+    nothing_sure = with_(NANOGPT, predicted_s={}, case=LLAMA_FROM_BF16.case)
+    _, lab = search(nothing_sure, 400.0)
+    with_hopper = [each for each in lab.screened if HOPPER in each and len(each) > 1]
+    assert with_hopper
+    assert all(GRAPH in each for each in with_hopper)
+
+
+def test_alternatives_are_tried_as_swaps_on_the_best(search):
+    """Fused-loss takes the place of a chunked one that is slower here."""
+    better = with_(NANOGPT, compiled={FUSED_LOSS: 0.90, CHUNKED: 0.97, MODEL: 1.1})
+    study, _ = search(better, 400.0)
+    assert "fused-loss" in kept(study)

@@ -10,6 +10,7 @@ from peakward.records.model_shape import ModelShape
 from peakward.tune.bench import Bench
 from peakward.tune.costs import Costs
 from peakward.tune.ledger import Budget, Ledger
+from peakward.tune.outlook import Outlook
 from peakward.tune.proof import Proof
 from peakward.tune.search import Search
 from peakward.tune.trials import failed_beside
@@ -166,7 +167,7 @@ class Investigated:
         # A case takes 1 s in its turn.
         costs = Costs(start_s=1.0, arm_s=1.0, compile_s=compile_s)
         bench = Bench(world, self.ledger, costs, obstacle, "here")
-        self.search = Search(bench, seeks_memory=seeks_memory, bounds=bounds)
+        self.search = Search(bench, Outlook(bench, bounds=bounds), seeks_memory=seeks_memory)
         self.proof = Proof(bench, base_runs=world.runs(BASE))
 
     def climb(self, base, levers):

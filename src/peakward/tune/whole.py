@@ -1,0 +1,131 @@
+"""Tries all levers at once that are sure to gain, and takes apart what fails or disappoints."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from peakward.levers.axis import written
+from peakward.records.case import LeverCase
+from peakward.records.lever import Lever, Trial
+from peakward.stats.pairs import WORTH_HAVING
+from peakward.tune.lever_stack import LeverStack
+from peakward.tune.outlook import Outlook, rivals_of
+from peakward.tune.screening import Screening
+from peakward.tune.trials import promising
+
+SURE = 0.985
+"""The largest share that a lever of a composition that is tried whole may be expected to leave."""
+DISAPPOINTING = 1.2
+"""A composition that leaves more than this times what was expected is taken apart. nanoGPT's model (H200)
+leaves 0.094 of its fp32 step with seven levers, where 0.086 is expected."""
+IN_A_FAILURE = {"cuda_graphs": "captur"}
+"""A word for a setting that the reasons of its failures have, where it is not the value."""
+
+
+class Whole(NamedTuple):
+    """A composition, and the share of its base's step that it is expected to leave."""
+
+    stack: LeverStack
+    expected: float
+
+
+def is_of_memory(lever: Lever) -> bool:
+    """Whether the lever saves memory and usually no time."""
+    return lever.saves == "memory" and (lever.usual_speedup or 0.0) <= 1
+
+
+class AtOnce:
+    """Finds a composition without a screening for each of its levers."""
+
+    def __init__(self, outlook: Outlook, screening: Screening) -> None:
+        self._outlook, self._screening = outlook, screening
+        self.failed: set[str] = set()
+        """Levers that the failure of a composition named."""
+
+    def found(self, base: LeverCase, levers: Sequence[Lever]) -> LeverStack | None:
+        """A composition of several levers that gained when it was screened whole; None without one.
+
+        Where time is short for a screening and a proof, the proof alone is for it: compiled whole,
+        Qwen2-1.5B takes 67 s for the first look (H200). One that does not run, or is slower than its base,
+        loses levers until it is neither. One that disappoints loses those that it is faster without, as far
+        as the time for its proof allows.
+        """
+        whole = self.sure(base, levers)
+        if whole is not None and not self._screening.fits(whole.stack):
+            smaller = self._affordable(whole, self._screening.fits_unseen)
+            if smaller is not None:
+                return smaller.stack
+        while whole is not None:
+            trial = self._screening.at_once(whole.stack)
+            if trial is None:
+                return None
+            if promising(trial):
+                return self._lighter(whole, trial)
+            whole = self._without(whole, self._suspects(whole.stack, trial))
+        return None
+
+    def sure(self, base: LeverCase, levers: Sequence[Lever]) -> Whole | None:
+        """The composition of all levers that are sure to gain, one on top of another, the largest gain first;
+        None of fewer than two. Of two that are as good, the earlier in the catalogue."""
+        stack, expected = LeverStack(base=base), 1.0
+        while True:
+            ratios = {
+                lever: self._outlook.surely(lever, stack.top, expected)
+                for lever in levers
+                if not is_of_memory(lever)
+                and lever not in stack.levers
+                and not rivals_of(lever, stack)
+            }
+            best = min(ratios, key=lambda each: ratios[each], default=None)
+            if best is None or ratios[best] > SURE:
+                break
+            stack, expected = stack.on_top(best), expected * ratios[best]
+        return Whole(stack, expected) if len(stack.levers) > 1 else None
+
+    def _affordable(self, whole: Whole, fits: Callable[[LeverStack], bool]) -> Whole | None:
+        """The whole without the levers that promise least, as far as it fits."""
+        smaller: Whole | None = whole
+        while smaller is not None and not fits(smaller.stack):
+            smaller = self._without(smaller, smaller.stack.levers[-1:])
+        return smaller
+
+    def _suspects(self, stack: LeverStack, trial: Trial) -> tuple[Lever, ...]:
+        """The lever that the reason of a failure names; else the half that promised least, each of which is
+        tried by itself on what is proved."""
+        named = [each for each in stack.levers if _is_named(each, trial.reason)]
+        if trial.status != "ok" and named:
+            self.failed.add(named[-1].name)
+            return (named[-1],)
+        return stack.levers[(len(stack.levers) + 1) // 2 :]
+
+    def _without(self, whole: Whole, gone: Sequence[Lever]) -> Whole | None:
+        rest = whole.stack.without({each.name for each in gone})
+        if len(rest.levers) < 2:
+            return None
+        kept, expected = LeverStack(base=rest.base), 1.0
+        for each in rest.levers:
+            expected *= self._outlook.surely(each, kept.top, expected)
+            kept = kept.on_top(each)
+        return Whole(kept, expected)
+
+    def _lighter(self, whole: Whole, trial: Trial) -> LeverStack:
+        """The whole, or where it disappoints what it is faster as, without one lever after another."""
+        assert trial.ratio is not None
+        seen = trial.ratio.estimate
+        for lever in reversed(whole.stack.levers):
+            if seen <= whole.expected * DISAPPOINTING:
+                break
+            lighter = self._without(whole, (lever,))
+            found = None if lighter is None else self._screening.at_once(lighter.stack)
+            if lighter is None or found is None:
+                break
+            if found.ratio is not None and found.ratio.estimate <= seen * WORTH_HAVING:
+                self._outlook.saw_worse(lever, lighter.stack.top, seen / found.ratio.estimate)
+                whole, seen = lighter, found.ratio.estimate
+        return whole.stack
+
+
+def _is_named(lever: Lever, reason: str) -> bool:
+    return any(
+        IN_A_FAILURE.get(name, written(value) if isinstance(value, str) else name) in reason.lower()
+        for name, value in lever.sets
+    )
