@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gguf_files import small_model
 from peakward.hardware.devices import devices
 from peakward.lab.measure import probe
 from peakward.lab.measure.isolated import Workers
@@ -14,6 +15,7 @@ from peakward.records.measurement import Measurement
 from peakward.records.study import Study
 from peakward.report.study import of_any_study
 from peakward.store.database import Store
+from peakward.studies import speculative
 from peakward.studies.execute import execute
 from peakward.studies.registry import STUDIES
 from peakward.studies.scaling.experts import shapes
@@ -111,7 +113,20 @@ def test_the_hierarchy_is_a_calibration_that_is_kept_for_others(tmp_path, monkey
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", sorted(set(STUDIES) - {"checkpointing", "hierarchy"}))
+def test_guesses_of_a_small_file(tmp_path, monkeypatch):
+    """The study's own model is a package that is installed apart."""
+    monkeypatch.setattr(speculative, "MODEL", str(small_model(tmp_path / "small.gguf")))
+    monkeypatch.setattr(speculative, "DRAFTS", {"small": ("ngrams", "skip:1")})
+    monkeypatch.setattr(probe, "has_smollm2", lambda: True)
+    study, _ = run("speculative", TINY_GRID, tmp_path / "a.db")
+    check(study)
+    assert [each.status for each in study.measurements] == ["ok"] * 4
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "name", sorted(set(STUDIES) - {"checkpointing", "hierarchy", "speculative"})
+)
 def test_each_study_on_its_smallest_grid(name, tmp_path):
     study, _ = run(name, TINY_GRID, tmp_path / "a.db")
     check(study)

@@ -207,6 +207,7 @@ def _setting(scope: Scope, here: Machine) -> Setting:
         environment=here.environment,
         has_compiler=here.has_compiler,
         has_tokenizers=probe.has_tokenizers(),
+        has_smollm2=probe.has_smollm2(),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from peakward.records.case import ModelCase
+from peakward.records.case import ModelCase, QualityCase, SpeculationCase
 from peakward.records.measurement import Measurement
 from peakward.records.profile import CaseProfile
 from peakward.records.study import Conclusion, Evidence, Unit
@@ -99,12 +99,15 @@ def _count(quantity: str, measurements: list[Measurement]) -> Evidence:
 
 
 def _is_timed(measurement: Measurement) -> bool:
-    """Whether its times are meant to be steady: a cold start, changing lengths and steps that wait for a
-    loader are not."""
+    """Whether its times are meant to be steady: a cold start, changing lengths, steps that wait for a
+    loader and those that read a text are not."""
     case, protocol = measurement.case, measurement.protocol
-    changing = isinstance(case, ModelCase) and (
-        (case.workload.varying_seq_lens and case.workload.padding == "none")
-        or case.workload.data is not None
+    changing = isinstance(case, QualityCase | SpeculationCase) or (
+        isinstance(case, ModelCase)
+        and (
+            (case.workload.varying_seq_lens and case.workload.padding == "none")
+            or case.workload.data is not None
+        )
     )
     steady = protocol.warmup_steps != 0 and not changing
     return measurement.status == "ok" and protocol.max_steps >= FEWEST_STEPS and steady

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from peakward.records.calibration import Subject
-from peakward.records.case import DeviceType, MicroCase, ModelCase, ModuleCase, StepCase
+from peakward.records.case import (
+    DeviceType,
+    MicroCase,
+    ModelCase,
+    ModuleCase,
+    QualityCase,
+    SpeculationCase,
+    StepCase,
+)
 from peakward.records.measurement import Measurement
 from peakward.records.memory import CaseMemory
 from peakward.records.profile import CaseProfile
@@ -51,7 +59,9 @@ class Recorder:
             measurement is None
             or measurement.status != "ok"
             or measurement.first_step is not None
-            or isinstance(planned[0], MicroCase | ModuleCase | StepCase)
+            or isinstance(
+                planned[0], MicroCase | ModuleCase | QualityCase | SpeculationCase | StepCase
+            )
         ):
             return
         first_step = self._lab.workers.first_step(planned[0])
@@ -103,7 +113,7 @@ class Recorder:
         if (
             measurement is None
             or measurement.status != "ok"
-            or isinstance(case, MicroCase | StepCase)
+            or isinstance(case, MicroCase | QualityCase | SpeculationCase | StepCase)
         ):
             return None
         # A sweep asks its store for measurements alone; what the command line gives it is a Store.

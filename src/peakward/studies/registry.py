@@ -108,6 +108,31 @@ STUDIES: dict[str, Entry] = {
             uses=PIECES,
         ),
         Entry(
+            name="accumulation",
+            question="What does the type of a running sum cost in digits?",
+            uses=PIECES,
+        ),
+        Entry(
+            name="decode",
+            question="What does a step of generation take, with and without a cache, and of the bandwidth?",
+            uses=Uses(precisions=1),
+        ),
+        Entry(
+            name="speculative",
+            question="How many guessed tokens are right, what does a round take, and does it pay?",
+            uses=NO_CASES,
+        ),
+        Entry(
+            name="kv-cache",
+            question="What do keys and values take in memory and time, and what does keeping less lose?",
+            uses=Uses(precisions=1, text=1),
+        ),
+        Entry(
+            name="positions",
+            question="What do positions cost, and what do they lose beyond the length trained on?",
+            uses=Uses(models=1, precisions=1, text=1),
+        ),
+        Entry(
             name="data-loading",
             question="When does loading real text hold up a step, and what do workers and pinning gain?",
             uses=Uses(text=1, tokenizer=1, workers=None),

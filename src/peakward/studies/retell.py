@@ -3,7 +3,15 @@
 import msgspec
 
 from peakward import __version__
-from peakward.records.case import Case, MicroCase, ModelCase, ModuleCase, OperatorCase
+from peakward.records.case import (
+    Case,
+    MicroCase,
+    ModelCase,
+    ModuleCase,
+    OperatorCase,
+    QualityCase,
+    SpeculationCase,
+)
 from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
 from peakward.report.cases import label
@@ -131,6 +139,7 @@ def _setting(study: Study, scope: Scope) -> Setting:
         environment=study.environment,
         has_compiler=not study.complete or any(map(_compiles, cases)),
         has_tokenizers=any(map(_has_byte_pairs, cases)),
+        has_smollm2=any(map(_has_smollm2, cases)),
     )
 
 
@@ -149,6 +158,12 @@ def _compiles(case: Case) -> bool:
 def _has_byte_pairs(case: Case) -> bool:
     data = case.workload.data if isinstance(case, ModelCase) else None
     return data is not None and data.tokenizer.name != "bytes"
+
+
+def _has_smollm2(case: Case) -> bool:
+    return isinstance(case, SpeculationCase) or (
+        isinstance(case, QualityCase) and case.model is not None
+    )
 
 
 def _day(study: Study) -> str:

@@ -25,6 +25,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     has_compiler: bool
     has_tokenizers: bool = False
     """Whether the package of byte-pair encodings is installed."""
+    has_smollm2: bool = False
+    """Whether the package of a small real model is installed."""
 
     @property
     def device(self) -> DeviceType:
@@ -74,4 +76,5 @@ def read_setting(lab: "Sweep", scope: Scope) -> Setting:
         environment=lab.environment,
         has_compiler=probe.has_compiler(),
         has_tokenizers=probe.has_tokenizers(),
+        has_smollm2=probe.has_smollm2(),
     )

@@ -21,7 +21,14 @@ from peakward.records.calibration import (
     Subject,
     TrafficRate,
 )
-from peakward.records.case import Case, MicroCase, ModelCase, OperatorCase
+from peakward.records.case import (
+    Case,
+    MicroCase,
+    ModelCase,
+    OperatorCase,
+    QualityCase,
+    SpeculationCase,
+)
 from peakward.records.measurement import (
     CompileReport,
     Environment,
@@ -33,6 +40,7 @@ from peakward.records.measurement import (
     PieceWork,
     Protocol,
     Run,
+    Speculated,
     Status,
     Summary,
     Validity,
@@ -91,6 +99,10 @@ def true_step_s(case: Case) -> float:
     """Its FLOPs, recomputed ones too, over a rate by precision; compiled twice as fast, fused eight
     times. Of a piece of code a nanosecond for each product of its sizes, in bf16 half of it, times
     `SLOWNESS`."""
+    if isinstance(case, SpeculationCase):
+        return case.n_new_tokens * 1e-3 / SPEED_UP[case.draft]
+    if isinstance(case, QualityCase):
+        return 1e-3
     if isinstance(case, MicroCase):
         extent = math.prod(case.sizes) ** (3 if case.subject == "matmul" else 1)
         return (
@@ -101,9 +113,32 @@ def true_step_s(case: Case) -> float:
         step_s /= 1.0 if case.attention == "naive" else FUSED_GAIN
     else:
         flops = (step_flops(case) or 0) + recomputed_flops(case)
+        if isinstance(case, ModelCase) and case.configuration.kv_cache == "none":
+            flops *= case.workload.seq_len
         step_s = flops / RATE[case.configuration.precision] * (1 + waited(case) + copied(case))
         compiled = case.configuration.compile
     return step_s / (1.0 if compiled == "none" else COMPILED_GAIN)
+
+
+SPEED_UP = {"ngrams": 1.5, "skip:12-17": 0.5, "skip:6-23": 0.4}
+
+
+def speculated(case: SpeculationCase, factor: float) -> Speculated:
+    """Half of the rounds accept all guesses and half none; a pass takes 1.1 steps, and a draft's half of
+    one."""
+    n_rounds = case.n_prompts * (case.n_new_tokens - 1) * 2 // (case.guesses + 2)
+    half = n_rounds // 2
+    wobble = tuple(1 + 0.01 * (n % 2) for n in range(case.n_prompts))
+    return Speculated(
+        plain_s=tuple(case.n_new_tokens * 1e-3 * factor * each for each in wobble),
+        accepted=(n_rounds - half, *(0,) * (case.guesses - 1), half),
+        n_rounds=n_rounds,
+        n_equal=case.n_prompts,
+        step_s=1e-3,
+        check_s=1.1e-3,
+        draft_s=0.0 if case.draft == "ngrams" else 0.5e-3,
+        draft_parameters=0 if case.draft == "ngrams" else 10**8,
+    )
 
 
 def waited(case: Case) -> float:
@@ -522,7 +557,7 @@ def measurement(
         return bare
     step_s = true_step_s(case) * factor
     cold = protocol.warmup_steps == 0
-    n_steps = max(10, protocol.min_steps)
+    n_steps = case.n_prompts if isinstance(case, SpeculationCase) else max(10, protocol.min_steps)
     steps = (step_s * (91 if cold else 1),) + (step_s,) * (n_steps - 1)
     n_warmup = 3 if protocol.warmup_steps is None else protocol.warmup_steps
     compiled = getattr(getattr(case, "configuration", case), "compile", "none") != "none"
@@ -544,6 +579,7 @@ def measurement(
             held_for_backward_bytes=true_held_bytes(case),
         ),
         piece=piece_work(case) if isinstance(case, MicroCase) else None,
+        speculated=speculated(case, factor) if isinstance(case, SpeculationCase) else None,
         feeding=feeding(case, n_steps),
         compile=CompileReport(
             compile_s=COMPILE_S, n_graphs=2, n_graph_breaks=1, n_recompiles=0, reasons=("a print",)
@@ -559,7 +595,12 @@ def setting() -> Callable[..., Setting]:
 
     def make(scope: Scope | str = "corners", device: str = "cuda", memory: int = 80 * GIB):
         named = Scope(scope) if isinstance(scope, str) else scope
-        return Setting(scope=named, environment=environment(device, memory), has_compiler=True)
+        return Setting(
+            scope=named,
+            environment=environment(device, memory),
+            has_compiler=True,
+            has_smollm2=True,
+        )
 
     return make
 

@@ -11,6 +11,7 @@ from peakward.lab.micro import (
     projection,
     rms_norm,
     softmax,
+    sums,
     view,
 )
 from peakward.lab.micro.piece import Piece
@@ -26,6 +27,9 @@ BUILDERS: dict[MicroSubject, Callable[[MicroCase], Piece]] = {
     "heads": heads.build,
     "projection": projection.build,
     "view": view.build,
+    "sum": sums.build_sum,
+    "dot": sums.build_dot,
+    "variance": sums.build_variance,
 }
 
 

@@ -1,5 +1,6 @@
 """Counts what one step of a piece computes and moves, and measures its error against fp64."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -29,7 +30,8 @@ def piece_work(piece: Piece) -> PieceWork:
         counted_by=counted_by,
         result=_kind(results, piece.inputs),
         allocated_bytes=_allocated_bytes(results, piece.inputs),
-        difference=None if whole is None else difference(whole, piece.oracle()),
+        difference=None if whole is None else _finite(difference(whole, piece.oracle())),
+        value=_number(whole),
     )
 
 
@@ -37,6 +39,14 @@ def difference(result: Tensor, exact: Tensor) -> float:
     """max |result - exact| / max |exact|; 0 without elements."""
     gap = float((result.to(exact) - exact).abs().max())
     return gap / float(exact.abs().max()) if gap else 0.0
+
+
+def _number(result: Tensor | None) -> float | None:
+    return None if result is None or result.numel() != 1 else _finite(float(result))
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 def _watched(piece: Piece) -> tuple[Any, int | None, Literal["operators", "compiler"] | None]:

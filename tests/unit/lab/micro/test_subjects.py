@@ -13,12 +13,13 @@ from peakward.lab.micro import (
     projection,
     rms_norm,
     softmax,
+    sums,
     view,
 )
 from peakward.lab.micro.piece import COMPILED
 from peakward.lab.micro.subjects import BUILDERS
 from peakward.records.case import MicroSubject
-from peakward.studies import fusion, layout, vectorization
+from peakward.studies import accumulation, fusion, layout, vectorization
 
 PIECES = {
     "softmax": softmax.PIECES,
@@ -30,6 +31,9 @@ PIECES = {
     "heads": heads.PIECES,
     "projection": projection.PIECES,
     "view": view.PIECES,
+    "sum": sums.SUMS,
+    "dot": sums.DOTS,
+    "variance": sums.VARIANCES,
 }
 
 
@@ -37,7 +41,7 @@ def test_every_subject_is_built():
     assert set(BUILDERS) == set(PIECES) == set(get_args(MicroSubject))
 
 
-@pytest.mark.parametrize("planned", [fusion.PIECES, layout.PIECES])
+@pytest.mark.parametrize("planned", [accumulation.PIECES, fusion.PIECES, layout.PIECES])
 def test_what_is_planned_is_there_and_all_of_it_is_planned(planned):
     for subject, pieces in planned.items():
         assert sorted(pieces) == sorted(PIECES[subject])

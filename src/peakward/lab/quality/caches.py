@@ -1,0 +1,170 @@
+"""A model read through one kind of cache: its loss on real text, and the time of a step.
+
+Each row is a stretch of the text. Its beginning is the prompt; the tokens behind it are then given one at a
+time, whatever the model would have chosen, and the loss is that of each next token. The model is a real one,
+or a decoder of bytes that is first trained on the text's beginning, from one seed for all caches.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from peakward.kernels.ops.attention.api import implementation
+from peakward.kernels.ops.quantized_matmul import reference
+from peakward.lab.inference.heavy_hitters import HeavyHitterCache
+from peakward.lab.inference.int4 import Int4Cache
+from peakward.lab.inference.paged import PagedCache
+from peakward.lab.inference.pretrained import load
+from peakward.lab.inference.sequences import (
+    ContiguousCache,
+    QuantizedCache,
+    SequenceCache,
+    SlidingCache,
+)
+from peakward.lab.models.decoder import Decoder
+from peakward.lab.models.decoder import build as build_decoder
+from peakward.lab.quality import positions
+from peakward.lab.quality.score import Score, Times, Work, by_stretch, chosen, stretches
+from peakward.records.case import QualityCase
+from peakward.records.measurement import Losses, Quality
+
+N_FIRST = 4
+"""Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks": four are enough."""
+PAGE_SIZE = 16
+STRETCH = 32
+"""Tokens of a row whose mean loss is one observation."""
+INT4_GROUP = 64
+"""Inputs that share a scale of the recipe's weights: 64 divides all widths of SmolLM2, 128 does not."""
+TYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
+TRAINED = {"cpu": (2, 128, 8, 80), "cuda": (4, 256, 32, 600)}
+"""Layers, width, sequences of a batch and steps of the model that is trained here."""
+
+
+def _contiguous(_recent: int, **at: Any) -> SequenceCache:
+    return ContiguousCache(**at)
+
+
+def _paged(_recent: int, *, n_rows: int, capacity: int, **at: Any) -> SequenceCache:
+    n_pages = n_rows * -(-capacity // PAGE_SIZE)
+    return PagedCache(n_rows=n_rows, n_pages=n_pages, page_size=PAGE_SIZE, **at)
+
+
+def _bytes(stored: torch.dtype) -> Callable[..., SequenceCache]:
+    return lambda _recent, **at: QuantizedCache(stored=stored, **at)
+
+
+def _int4(_recent: int, **at: Any) -> SequenceCache:
+    return Int4Cache(**at)
+
+
+def _ring(*, n_sinks: int = 0, n_global: int = 0) -> Callable[..., SequenceCache]:
+    def made(recent: int, *, capacity: int, **at: Any) -> SequenceCache:
+        del capacity  # A ring has room for a text of any length.
+        n_recent = recent - n_sinks - n_global
+        return SlidingCache(n_recent=n_recent, n_sinks=n_sinks, n_global=n_global, **at)
+
+    return made
+
+
+def _heavy(recent: int, *, capacity: int, **at: Any) -> SequenceCache:
+    del capacity
+    return HeavyHitterCache(n_heavy=recent // 2, n_recent=recent - recent // 2, **at)
+
+
+RECIPE = "int8, int4 weights"
+WAYS: dict[str, Callable[..., SequenceCache]] = {
+    "contiguous": _contiguous,
+    "paged": _paged,
+    "int8": _bytes(torch.int8),
+    "fp8": _bytes(torch.float8_e4m3fn),
+    "int4": _int4,
+    "window": _ring(),
+    "sinks": _ring(n_sinks=N_FIRST),
+    "global": _ring(n_global=N_FIRST),
+    "heavy hitters": _heavy,
+    RECIPE: _bytes(torch.int8),
+}
+
+
+def build(case: QualityCase) -> Work:
+    """Makes the model; sizes are the rows, tokens of a prompt and behind it, and tokens that a ring keeps.
+
+    Raises:
+        PeakwardError: what `pretrained.load`, `positions.tokens` and `score.stretches` raise.
+    """
+    rows, prompt, new, recent = chosen(case, WAYS, "rows", "prompt", "new", "recent")
+    dtype = TYPES[case.device]
+    if case.model is None:
+        model, ids = trained(case, rows, prompt + new)
+    else:
+        found = load(case.model, attention="sdpa", device=case.device, dtype=dtype)
+        model, ids = found.model, stretches(case, found.words.encode, rows, prompt + new + 1)
+    if case.way == RECIPE:
+        round_to_int4(model)
+    cache = WAYS[case.way](
+        recent,
+        shape=model.shape,
+        n_rows=rows,
+        capacity=prompt + new,
+        device=case.device,
+        dtype=dtype,
+    )
+    n_parameters = sum(each.numel() for each in model.parameters())
+    return Work(n_parameters, new, lambda told: read(model, cache, ids, prompt, told))
+
+
+def trained(case: QualityCase, rows: int, length: int) -> tuple[Decoder, Tensor]:
+    """A decoder trained on sequences of that length, and rows of text that it has not seen.
+
+    Raises:
+        PeakwardError: a text that is too short.
+    """
+    layers, width, batch, steps = TRAINED[case.device]
+    model = build_decoder(
+        positions.shape_of("rope", layers, width, length),
+        attention=implementation("sdpa"),
+        device=case.device,
+        dtype=torch.float32,
+        seed=case.seed,
+    )
+    seen, held_out = positions.tokens(case, length, n_rows=rows)
+    untold = Times(case.device, lambda _n: None)
+    positions.train(model, seen, untold, batch=batch, length=length, steps=steps, seed=case.seed)
+    return model.to(TYPES[case.device]).eval(), held_out
+
+
+@torch.inference_mode()
+def read(
+    model: nn.Module,
+    cache: SequenceCache,
+    ids: Tensor,
+    prompt: int,
+    told: Callable[[int], None],
+) -> Score:
+    """Reads each row of ids through the cache, one token at a time behind the prompt."""
+    times, losses = Times(str(ids.device.type), told), []
+    for row, own in enumerate(ids[:, :prompt].tolist()):
+        cache.prefill(model, row, own)
+    for at in range(prompt, ids.shape[1] - 1):
+        logits = times.step(partial(cache.step, model, ids[:, at : at + 1]))
+        losses.append(F.cross_entropy(logits.float(), ids[:, at + 1], reduction="none"))
+    each = Losses(where="behind the prompt", losses=by_stretch(torch.stack(losses, 1), STRETCH))
+    return Score(times.run, Quality(losses=(each,), kept_bytes=cache.n_bytes // len(cache.lengths)))
+
+
+def round_to_int4(model: Decoder) -> None:
+    """Rounds the blocks' matrices to int4 in groups of `INT4_GROUP` inputs, and keeps them in their type.
+
+    The numbers are those of a model that multiplies by int4 weights; its speed is not.
+    """
+    for module in model.blocks.modules():
+        if isinstance(module, nn.Linear):
+            weight = module.weight.data
+            stored, scale = reference.int4_weight(weight, group=INT4_GROUP)
+            weight.copy_(
+                reference.int4_dequantized(stored, scale, None, weight.dtype, group=INT4_GROUP)
+            )

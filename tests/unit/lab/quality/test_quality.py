@@ -1,0 +1,81 @@
+"""Losses on real text, on a CPU at the smallest sizes: exact caches agree, and what is kept is counted."""
+
+import pytest
+import torch
+
+from peakward.lab.quality import caches, positions, subjects
+from peakward.lab.quality.score import by_stretch
+from peakward.records.case import QualityCase, Source
+from peakward.records.errors import PeakwardError
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"{n} and {n + 1} make {2 * n + 1}. " for n in range(600)))
+    return Source(str(path))
+
+
+def case(text, subject, way, sizes):
+    return QualityCase(subject=subject, way=way, sizes=sizes, text=text, device="cpu")
+
+
+def score(found):
+    return subjects.build(found).run(lambda _n: None)
+
+
+def test_caches_read_one_text_with_one_model(text, monkeypatch):
+    monkeypatch.setitem(caches.TRAINED, "cpu", (1, 64, 4, 30))
+    found = {
+        way: score(case(text, "cache", way, (2, 32, 32, 16)))
+        for way in ("contiguous", "paged", "int4", "window")
+    }
+    losses = {way: each.quality.losses[0].losses for way, each in found.items()}
+    assert len(losses["contiguous"]) == 2
+    assert losses["paged"] == pytest.approx(losses["contiguous"], rel=1e-5)
+    assert losses["int4"] != losses["contiguous"] != losses["window"]
+    kept = {way: each.quality.kept_bytes for way, each in found.items()}
+    # Keys and values of 64 tokens in fp32: one layer, two heads of 32; a ring keeps 16 of them.
+    assert kept["contiguous"] == 2 * 64 * 2 * 32 * 4
+    assert kept["window"] == kept["contiguous"] // 4
+    assert kept["int4"] < kept["contiguous"] / 4
+    assert len(found["paged"].run.steps_s) == 32 - 3
+
+
+def test_positions_are_trained_and_read_beyond_their_length(text):
+    found = score(case(text, "positions", "alibi", (1, 32, 16, 4, 4, 40)))
+    places = [each.where for each in found.quality.losses]
+    assert places == ["0 to 16", "16 to 32", "32 to 64"]
+    within = torch.tensor(found.quality.losses[0].losses).mean()
+    assert within < 4.5, "bytes drawn at random would take 5.5 nats"
+    assert len({len(each.losses) for each in found.quality.losses}) == 1
+
+
+def test_no_byte_read_was_trained_on(text):
+    found = case(text, "positions", "rope", (1, 32, 16, 2, 4, 1))
+    seen, held_out = positions.tokens(found, 32)
+    apart = positions.tokens(found, 32, n_rows=3)[1]
+    assert held_out.shape[1] == apart.shape[1] == 33
+    assert apart.shape[0] == 3
+    whole = seen.tolist()
+    last = whole[-100:]
+    assert all(row.tolist() != last[: len(row)] for row in held_out)
+
+
+@pytest.mark.parametrize(
+    ("subject", "way", "sizes", "said"),
+    [
+        ("cache", "none", (1, 1, 1, 1), "expected a way of cache"),
+        ("cache", "int8", (1, 1), "expected 4 positive sizes"),
+        ("positions", "rope", (1, 33, 16, 2, 4, 1), "divides by 32"),
+        ("positions", "rope", (1, 32, 16_000, 2, 4, 1), "name a longer one"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(text, subject, way, sizes, said):
+    with pytest.raises(PeakwardError, match=said):
+        subjects.build(case(text, subject, way, sizes)).run(lambda _n: None)
+
+
+def test_stretches_are_whole():
+    found = by_stretch(torch.arange(10.0).reshape(2, 5), 2)
+    assert found == (0.5, 2.5, 5.5, 7.5)

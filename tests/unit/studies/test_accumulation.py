@@ -1,0 +1,26 @@
+"""What `accumulation` plans, tables and concludes from known figures."""
+
+import pytest
+
+from peakward.studies import accumulation
+from peakward.studies.accumulation import PIECES
+
+
+@pytest.fixture
+def made(setting, gathered):
+    def make(device="cpu", scope="small", **options):
+        here = setting(scope, device)
+        return accumulation.STUDY.parts(gathered(accumulation.STUDY, here, **options), here)
+
+    return make
+
+
+def test_each_way_has_a_sentence_with_its_error(made):
+    said = [each.text for each in made().conclusions]
+    assert len(said) == 4
+    for name in PIECES["dot"]:
+        assert f"{name} " in said[1]
+
+
+def test_of_nothing_nothing_is_said(made):
+    assert made(overrule=lambda case: "crashed").conclusions == ()

@@ -1,0 +1,69 @@
+"""What `speculative` predicts and concludes from known counts and times."""
+
+import msgspec
+import pytest
+
+from peakward.records.case import SpeculationCase
+from peakward.studies.engine import view
+from peakward.studies.speculative import (
+    ABSENT,
+    STUDY,
+    acceptance,
+    measured,
+    over_predicted,
+    points,
+    predicted,
+    tokens_per_pass,
+)
+
+
+@pytest.fixture
+def here(setting):
+    return setting("small", "cpu")
+
+
+def test_figures_of_a_round(here, gathered):
+    found = {
+        (row.name, row.case.guesses): row
+        for row in view(points(here), gathered(STUDY, here), here).rows
+    }
+    row = found["ngrams", 2]
+    assert tokens_per_pass(row) == pytest.approx(3 * 23 / (3 * 23 // 2))
+    # Half of the rounds accept two of two, and half refuse the first: 2 of 3 that were judged.
+    assert acceptance(row) == pytest.approx(2 / 3, rel=0.02)
+    assert predicted(row) == pytest.approx(tokens_per_pass(row) / 1.1)
+    assert measured(row).estimate == pytest.approx(1.5, rel=0.01)
+    assert measured(row).low < 1.5 < measured(row).high
+    assert over_predicted(row) == pytest.approx(measured(row).estimate / predicted(row))
+    drafted = found["skip:12-17", 4]
+    assert predicted(drafted) == pytest.approx(tokens_per_pass(drafted) / (1.1 + 4 * 0.5))
+
+
+def test_what_pays_and_what_loses_is_said(here, gathered):
+    said = [each.text for each in STUDY.parts(gathered(STUDY, here), here).conclusions]
+    assert any(
+        "guessed by ngrams the speed is 1.5" in each and "Guessing pays." in each for each in said
+    )
+    assert any("skip:12-17 the speed is 0.5" in each and "guessing loses." in each for each in said)
+    assert sum("guessing loses, at 0.50" in each for each in said) == 2
+    assert "12 of 12 greedy texts with guesses are token for token those without." in said
+
+
+def test_without_the_model_nothing_is_run(setting):
+    bare = msgspec.structs.replace(setting("small", "cpu"), has_smollm2=False)
+    assert {point.absent for point in points(bare)} == {ABSENT}
+    assert STUDY.plan(bare) == ()
+
+
+def test_what_failed_is_not_told(here, gathered):
+    failed = STUDY.parts(gathered(STUDY, here, overrule=lambda _case: "oom"), here)
+    assert failed.conclusions == ()
+    assert len(failed.tables[0].rows) == 4
+
+
+def test_a_gpu_tries_more(here):
+    assert all(isinstance(point.case, SpeculationCase) for point in points(here))
+    scope = msgspec.structs.replace(here.scope, name="full")
+    every = list(points(msgspec.structs.replace(here, scope=scope)))
+    assert {point.case.temperature for point in every} == {0.0, 1.0}
+    assert max(point.case.guesses for point in every) == 7
