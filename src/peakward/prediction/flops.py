@@ -28,6 +28,8 @@ from peakward.records.case import (
     OperatorCase,
     OperatorPass,
     Pass,
+    QualityCase,
+    SpeculationCase,
     StepCase,
     Workload,
 )
@@ -59,10 +61,10 @@ def step_flops(case: Case) -> float | None:
     """Model FLOPs of one step, over all its micro-batches; of varying lengths the mean.
 
     Returns:
-        None for a `StepCase` and a `ModuleCase`, whose maths is not known, and a `MicroCase`, whose
-        measurement tells.
+        None for a `StepCase` and a `ModuleCase`, whose maths is not known, a `MicroCase`, whose measurement
+        tells, a `SpeculationCase`, whose steps differ, and a `QualityCase`, which asks for a loss.
     """
-    if isinstance(case, StepCase | MicroCase | ModuleCase):
+    if isinstance(case, StepCase | MicroCase | ModuleCase | QualityCase | SpeculationCase):
         return None
     if isinstance(case, OperatorCase):
         pairs = attended_pairs(case.seq_len, window=None)

@@ -13,8 +13,9 @@ Counted, each as often as the workload makes it move:
   by each later one's. Of an untied table and of experts, again what was touched;
 - AdamW: reads parameter, gradient and two moments, writes parameter and two moments, of every
   parameter, all in the parameters' type;
-- keys and values in a cache, in the type that attention computes in: of `prefill` the positions of
-  each prompt written that later tokens may attend to; of `decode` those read that the new token
+- keys and values in a cache, in the type that attention computes in, or in a byte an element with its
+  scales (a decode step that keeps none could have kept them, and has the same floor): of `prefill` the
+  positions of each prompt written that later tokens may attend to; of `decode` those read that the new token
   attends to, but for itself, which is written;
 - token ids, 8 bytes each, read once per micro-batch.
 
@@ -23,6 +24,7 @@ or be computed again, so they are no part of a floor. Counted although they migh
 gradients and moments that fit in the last cache; a model as small as that can beat its floor.
 """
 
+from peakward.levers import kv_cache
 from peakward.levers.weights import QUANTISED
 from peakward.prediction.flops import PHASES, mean_over_lengths
 from peakward.prediction.parameters import embedding_parameters, n_parameters, n_position_rows
@@ -98,8 +100,10 @@ def cached_bytes(case: ModelCase) -> float:
 
 
 def cache_type(case: ModelCase) -> CacheType:
-    """The type that keys and values come in: the one that the case computes in, but fp8's 16 bits."""
-    return CACHE_TYPES[case.configuration.precision]
+    """The type that keys and values are kept in: one byte where the case says so, else the type that it
+    computes in, but fp8's 16 bits."""
+    kept = case.configuration.kv_cache
+    return kept if kept in ("int8", "fp8") else CACHE_TYPES[case.configuration.precision]
 
 
 def _backward_bytes(case: ModelCase) -> float:
@@ -196,13 +200,14 @@ def block_elements(shape: ModelShape) -> int:
 # positions are held.
 
 ELEMENT_BYTES: dict[CacheType, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
-SCALE_BYTES: dict[CacheType, int] = {"fp32": 0, "bf16": 0, "fp16": 0, "fp8": 0, "int8": 2}
-"""Beside each key and each value vector of a head."""
+SCALED: tuple[CacheType, ...] = ("fp8", "int8")
+"""Types with a scale beside each key and each value vector of a head."""
 
 
 def cache_bytes_per_token(shape: ModelShape, cache_type: CacheType) -> int:
     """Bytes of one position of one sequence, over all layers, scales included."""
-    vector = shape.head_dim * ELEMENT_BYTES[cache_type] + SCALE_BYTES[cache_type]
+    scale = kv_cache.SCALE_BYTES if cache_type in SCALED else 0
+    vector = shape.head_dim * ELEMENT_BYTES[cache_type] + scale
     return 2 * shape.n_layers * shape.n_kv_heads * vector
 
 

@@ -48,6 +48,11 @@ StoredWeights = Literal["dense", "int8", "int4:128"]
 bits with a scale for each output, or in 4 with one for every 128 inputs of an output."""
 
 
+KeptCache = Literal["none", "static", "int8", "fp8"]
+"""How a decode step keeps the keys and values of earlier tokens: not at all (it computes all of them again),
+in the compute type, or in a byte an element with a scale for each key and each value of a head."""
+
+
 class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the work is carried out: one field for each axis that levers set. The defaults are the baseline."""
 
@@ -68,6 +73,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     swiglu: Written = "torch"
     weights: StoredWeights = "dense"
     """Passes without gradients multiply by quantised weights in Peakward's own kernel."""
+    kv_cache: KeptCache = "static"
     more: tuple[tuple[str, str], ...] = ()
     """Settings on axes that have no field here, sorted by axis; a default is never among them."""
 
@@ -140,6 +146,9 @@ MicroSubject = Literal[
     "heads",
     "projection",
     "view",
+    "sum",
+    "dot",
+    "variance",
 ]
 """The subjects of pieces of code. All pieces of one subject compute the same."""
 MicroPrecision = Literal["fp64", "fp32", "tf32", "bf16"]
@@ -270,6 +279,50 @@ class MicroCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     seed: int = 0
 
 
+class SpeculationCase(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="speculation"
+):
+    """Texts of a real model behind the first of a list of prompts (`lab/inference/speed.py`), one at a time,
+    with guessed tokens and without in turns. No text ends before its last token."""
+
+    model: str
+    """As `peakward generate` takes it."""
+    draft: str
+    """The source of guesses, as `peakward generate` takes it."""
+    guesses: int
+    """The tokens that a step guesses and checks."""
+    n_prompts: int
+    n_new_tokens: int
+    """The tokens of each text."""
+    temperature: float = 0.0
+    """0: the texts are greedy."""
+    device: DeviceType
+    memory_limit_bytes: int | None = None
+    seed: int = 0
+
+
+QualitySubject = Literal["cache", "positions"]
+"""The things compared by a model's loss: caches of a real one, kinds of positions of one that is trained."""
+
+
+class QualityCase(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="quality"
+):
+    """The loss of a language model on real text, in one of several ways that are compared (`lab/quality`)."""
+
+    subject: QualitySubject
+    way: str
+    """One of those in the subject's module of `lab/quality`."""
+    sizes: tuple[int, ...]
+    """The subject's module says what each means."""
+    text: Source
+    model: str | None = None
+    """A real model, as `peakward generate` takes it; None of a subject that trains its own."""
+    device: DeviceType
+    memory_limit_bytes: int | None = None
+    seed: int = 0
+
+
 Handle = Literal["model", "optimizer", "loader"]
 
 
@@ -297,7 +350,7 @@ class StepCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 ConfiguredCase = ModelCase | ModuleCase
 """Cases with a workload that runs under a configuration."""
-BuiltCase = ConfiguredCase | OperatorCase | MicroCase
+BuiltCase = ConfiguredCase | OperatorCase | MicroCase | QualityCase | SpeculationCase
 """Cases that a worker can build from their description."""
 LeverCase = ConfiguredCase | StepCase
 """Cases that at least one lever applies to."""

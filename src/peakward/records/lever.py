@@ -37,6 +37,8 @@ class Lever(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Software that the machine needs beside the device."""
     usual_speedup: float | None = None
     """The median speed-up of stored trials on GPUs. It orders a search where nothing is predicted."""
+    usual_of: tuple[str, ...] = ()
+    """Sources of modules, as `hf`, that the median is of. Empty: all cases."""
 
 
 TrialVerdict = Literal["kept", "rejected", "inconclusive"]

@@ -249,7 +249,50 @@ class PieceWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     allocated_bytes: int
     """Bytes that the result holds and no input does."""
     difference: float | None
-    """The largest difference from fp64 on the same inputs, over the largest value. None where refused."""
+    """The largest difference from fp64 on the same inputs, over the largest value. None where refused,
+    and where the result is not finite."""
+    value: float | None = None
+    """The result, where it is one finite number."""
+
+
+class Speculated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Guesses of a `SpeculationCase`: how many were right, and what each part of a round takes.
+
+    A step of the measurement is the decode of one text with guesses.
+    """
+
+    plain_s: tuple[float, ...]
+    """The decode of each text without guesses, in turns with that with guesses."""
+    accepted: tuple[int, ...]
+    """The rounds in which 0, 1, … of the guessed tokens were accepted."""
+    n_rounds: int
+    n_equal: int
+    """Texts with guesses that are token for token those without."""
+    step_s: float
+    """A step of the model for one token."""
+    check_s: float
+    """A pass of the model over the last token and those guessed, with the rule that judges them."""
+    draft_s: float
+    """A step of the draft for one token; 0 where the text itself is looked up."""
+    draft_parameters: int
+    """0 where the text itself is looked up."""
+
+
+class Losses(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The loss at some positions of the text, in nats a token: cross-entropy with what the text has there."""
+
+    where: str
+    losses: tuple[float, ...]
+    """The mean of each stretch of the text. Ways that are compared have the same stretches in the same
+    order, so that their differences are paired."""
+
+
+class Quality(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How well a model reads a text, and what it keeps of it."""
+
+    losses: tuple[Losses, ...]
+    kept_bytes: int | None = None
+    """Keys and values of one sequence at its full length; None where none are kept."""
 
 
 class Outputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -301,12 +344,16 @@ class Measurement(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Parameters counted on the instantiated model."""
     piece: PieceWork | None = None
     """Set for a `MicroCase`."""
+    speculated: Speculated | None = None
+    """Set for a `SpeculationCase`."""
     feeding: Feeding | None = None
     """Set for a case with `Workload.data`."""
     loader: LoaderWait | None = None
     """Set for a live step with the user's own loader."""
     loss: float | None = None
     """The loss after the last timed step. It is finite, or the case is `invalid`. None for `forward`."""
+    quality: Quality | None = None
+    """Set for a `QualityCase`, whose steps are each waited for."""
     outputs: Outputs | None = None
     """Set for a pass of a model without a loss; None in records older than this field."""
     ended_by: EndedBy | None = None

@@ -90,6 +90,8 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reference decoder, whose code tells."""
     causal: bool = True
     """Whether half of the products of fused attention are masked away."""
+    drops: bool = False
+    """Whether fused attention has dropout."""
 
 
 class Totals(NamedTuple):

@@ -11,6 +11,8 @@ from peakward.records.case import (
     ModelCase,
     ModuleCase,
     OperatorCase,
+    QualityCase,
+    SpeculationCase,
     StepCase,
     TextData,
     Workload,
@@ -32,6 +34,14 @@ def label(case: Case) -> str:
         case MicroCase():
             shape = " × ".join(map(str, case.sizes))
             words = (f"{case.subject} {shape}", case.piece, case.precision)
+        case SpeculationCase():
+            texts = f"{case.n_prompts} texts of {case.n_new_tokens} tokens"
+            words = (f"{case.model}, {texts}", f"{case.guesses} guessed by {case.draft}")
+            words += (f"temperature {case.temperature:g}",) if case.temperature else ()
+        case QualityCase():
+            shape = " × ".join(map(str, case.sizes))
+            whose = "" if case.model is None else f" of {case.model}"
+            words = (f"{case.subject} {shape}{whose}", case.way, f"on {case.text.name}")
         case StepCase():
             return ", ".join((case.name, *settings(case)[1:]))
     if case.memory_limit_bytes is not None:
@@ -120,7 +130,10 @@ def settings(case: LeverCase) -> tuple[str, ...]:
         words.append(configuration.optimizer)
     if configuration.checkpointing != "none":
         words.append(f"checkpointing {configuration.checkpointing}")
-    words += (f"{value} {part}" for part, value in parts(configuration).items())
+    words += (
+        f"{'no' if value == 'none' else value} {part}"
+        for part, value in parts(configuration).items()
+    )
     return tuple(words)
 
 

@@ -12,6 +12,7 @@ from typing import get_args
 
 import msgspec
 
+from peakward.levers import kv_cache
 from peakward.prediction.memory import compiled_passes as compiled_step
 from peakward.prediction.memory import passes
 from peakward.prediction.memory.passes import Passes, SavedRun
@@ -106,7 +107,7 @@ def timeline(case: ModelCase) -> Timeline:
     """
     plan, line, captured = planned(case), Timeline(), case.configuration.cuda_graphs
     _build(line, plan)
-    _inputs(line, case.workload)
+    _inputs(line, case)
     if plan.cached:
         _cache(line, plan, case.workload)
     if captured:
@@ -121,7 +122,7 @@ def _rehearse(line: Timeline, plan: Plan, case: ModelCase) -> None:
     """Adds the tensors that rehearsals leave: the batch that the graph reads, workspaces of the stream they
     ran on, and the optimiser's state. The capture itself holds as much as the rehearsals did meanwhile."""
     n_tokens = plan.tokens * case.workload.accumulate
-    for _ in ("ids",) if plan.cached else ("ids", "targets"):
+    for _ in ("ids", "targets") if plan.has_targets else ("ids",):
         line.keep(line.op(n_tokens * TOKEN_ID_BYTES, category="inputs"))
     workspace(line)
     if case.workload.trains:
@@ -189,12 +190,19 @@ def _build(line: Timeline, plan: Plan) -> None:
     line.op(largest * ITEM_BYTES[FLOAT])
 
 
-def _inputs(line: Timeline, workload: Workload) -> None:
+def _inputs(line: Timeline, case: ModelCase) -> None:
     """Ids and targets of every step, over whole cycles of lengths (`lab/data/feed.py`); of
-    a pass with a cache the ids, drawn at once."""
+    `prefill` and `decode` the ids, drawn at once, and where a step computes all tokens again, in the place
+    of these for each step those before its own too."""
+    workload = case.workload
     if workload.caches:
         n_tokens = RESIDENT_STEPS * int(workload.tokens_per_step)
-        line.keep(line.op(n_tokens * TOKEN_ID_BYTES, category="inputs"))
+        drawn = line.op(n_tokens * TOKEN_ID_BYTES, category="inputs")
+        if kv_cache.recomputes(case):
+            n_bytes = kv_cache.tokens_computed(case) * TOKEN_ID_BYTES
+            line.keep(*(line.op(n_bytes, drawn, category="inputs") for _ in range(RESIDENT_STEPS)))
+        else:
+            line.keep(drawn)
         return
     lengths = workload.varying_seq_lens or (workload.seq_len,)
     n_steps = max(RESIDENT_STEPS, len(lengths)) // len(lengths) * len(lengths)

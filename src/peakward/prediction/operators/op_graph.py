@@ -138,7 +138,7 @@ def _batch_into_graph(tape: Tape, planned: Plan) -> None:
     """Ids, and targets where the batch has them, to where the captured step reads them
     (`lab/levers/configured_step.py`)."""
     batch = tensor(INT, planned.batch, planned.seq)
-    for _ in ("ids",) if planned.cached else ("ids", "targets"):
+    for _ in ("ids", "targets") if planned.has_targets else ("ids",):
         tape.call("copy_", (batch, batch), (batch,), bytes_read=batch.n_bytes)
 
 

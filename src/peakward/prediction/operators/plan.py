@@ -15,6 +15,7 @@ from peakward.hardware.attention_backend import (
     named_backend,
 )
 from peakward.hardware.devices import CAPABILITIES
+from peakward.levers import kv_cache
 from peakward.levers.axis import Work
 from peakward.levers.catalogue import setting_obstacle, together_obstacle, work
 from peakward.levers.registry import at_work, axes_of
@@ -28,7 +29,6 @@ from peakward.records.case import (
     ModelCase,
     ModulePass,
     Precision,
-    Workload,
 )
 from peakward.records.device import spell
 from peakward.records.errors import PeakwardError
@@ -72,6 +72,8 @@ class Plan(NamedTuple):
     """Positions that attention reads of each sequence: as many as `seq`, or those of a cache."""
     cached: bool
     """Keys and values are written to a cache, and the readout is of the last positions alone."""
+    has_targets: bool
+    """A batch is ids and targets, whether or not a loss is asked for."""
     stored: str
     """Type of the parameters, the residual stream and the gradients of both."""
     compute: str
@@ -153,13 +155,15 @@ def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Pla
     expect_covered(case, compute_capability)
     stored, compute = _TYPES[case.configuration.precision]
     workload = case.workload
-    decodes = workload.pass_ == "decode"
+    decodes, keeps = workload.pass_ == "decode", not kv_cache.recomputes(case)
+    alone = decodes and keeps
     return Plan(
         shape=case.model,
         batch=workload.batch_size,
-        seq=1 if decodes else workload.seq_len,
-        keys=held_positions(case.model, workload.seq_len) if decodes else workload.seq_len,
-        cached=workload.caches,
+        seq=1 if alone else workload.seq_len,
+        keys=held_positions(case.model, workload.seq_len) if alone else workload.seq_len,
+        cached=workload.caches and keeps,
+        has_targets=not workload.caches,
         stored=stored,
         compute=compute,
         precision=case.configuration.precision,
@@ -194,7 +198,7 @@ def _kernel(case: ModelCase, compute: str, compute_capability: ComputeCapability
 def attention_inputs(case: ModelCase, dtype: str, compute_capability: ComputeCapability) -> Inputs:
     """The inputs of a case's attention, which computes in `dtype`."""
     shape, workload = case.model, case.workload
-    decodes = workload.pass_ == "decode"
+    decodes = workload.pass_ == "decode" and not kv_cache.recomputes(case)
     reach = held_positions(shape, workload.seq_len)
     windowed = reach < workload.seq_len and not decodes
     return Inputs(
@@ -281,7 +285,7 @@ def _expect_multiples(case: ModelCase) -> None:
     shape = case.model
     heads = shape.n_heads + 2 * shape.n_kv_heads
     sides = {
-        **_tokens(case.workload),
+        **_tokens(case),
         "d_model": shape.d_model,
         "d_ff": shape.d_ff,
         "n_heads · head_dim": shape.n_heads * shape.head_dim,
@@ -295,9 +299,10 @@ def _expect_multiples(case: ModelCase) -> None:
             )
 
 
-def _tokens(workload: Workload) -> dict[str, int]:
+def _tokens(case: ModelCase) -> dict[str, int]:
     """The token counts of one micro-batch, by their name."""
-    if workload.pass_ == "decode":
+    workload = case.workload
+    if workload.pass_ == "decode" and not kv_cache.recomputes(case):
         return {"batch_size": workload.batch_size}
     return {"batch_size · seq_len": workload.batch_size * workload.seq_len}
 

@@ -68,8 +68,19 @@ def _sinusoids(tape: Tape, plan: Plan) -> Operand:
 
 def _alibi(tape: Tape, plan: Plan) -> None:
     distance = tape.pointwise("clamp", distances(tape, plan.seq, plan.keys))
+    _slopes(tape, plan.shape.n_heads)
     slopes = tape.pointwise("neg", tensor(FLOAT, plan.shape.n_heads, 1, 1))
     tape.pointwise("mul", slopes, distance)
+
+
+def _slopes(tape: Tape, n_heads: int) -> None:
+    """(heads,): of the power of two below, then of those that it lacks."""
+    power = 1 << (n_heads.bit_length() - 1)
+    sizes = (power, n_heads - power)
+    parts = tuple(tape.pointwise("div", tape.made("arange", FLOAT, each)) for each in sizes)
+    exponents = tensor(FLOAT, n_heads)
+    tape.call("cat", parts, (exponents,))
+    tape.pointwise("exp2", tape.pointwise("mul", exponents))
 
 
 def distances(tape: Tape, seq: int, keys: int) -> Operand:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from peakward.levers import kv_cache
 from peakward.prediction.operators.grouped_linear import group_sizes
 from peakward.records.case import ModelCase
 from peakward.records.model_shape import ModelShape
@@ -30,9 +31,9 @@ class Setting(NamedTuple):
 
 def of_case(case: ModelCase) -> Setting:
     """The reference decoder's, by its code."""
-    configuration, workload = case.configuration, case.workload
+    configuration = case.configuration
     foreach = configuration.optimizer == "adamw-foreach"
-    n_tokens = workload.batch_size * (1 if workload.pass_ == "decode" else workload.seq_len)
+    n_tokens = kv_cache.tokens_computed(case)
     of_experts = group_sizes(n_tokens * case.model.n_active_experts, case.model.n_experts)
     return Setting(
         n_rows=frozenset({n_tokens, *(size for size, _ in of_experts)}),

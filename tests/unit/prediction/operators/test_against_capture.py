@@ -116,6 +116,8 @@ GRID = {
     "prefill, gpt2": (GPT2, FP32, {"pass_": "prefill"}),
     "decode": ({}, FP32, DECODE),
     "decode mixed": ({}, MIXED, DECODE),
+    "decode, nothing kept": ({"n_kv_heads": 2}, {**MIXED, "kv_cache": "none"}, DECODE),
+    "decode, nothing kept, sdpa": ({}, {**SDPA, "kv_cache": "none"}, DECODE),
     "decode, one sequence": ({}, BF16, {**DECODE, "batch_size": 1}),
     "decode, two positions": ({}, MIXED, {**DECODE, "seq_len": 2}),
     "decode, gqa": ({"n_kv_heads": 2}, MIXED, DECODE),
@@ -144,6 +146,7 @@ QUICK = (
     "experts, in one kernel, mixed",
     "prefill, sdpa",
     "decode, mqa, window",
+    "decode, nothing kept",
 )
 """One of each kind; the others in the full tier."""
 

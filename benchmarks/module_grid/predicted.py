@@ -1,0 +1,103 @@
+"""What is predicted of a case of the grid, from a model on the meta device: nothing of it is run."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from module_grid.cases import GridCase, built, inputs
+from peakward.api.predictions import sites
+from peakward.lab.models.module_capture import capture_module
+from peakward.prediction.memory.peak import CONTEXT_BYTES
+from peakward.prediction.planning.module import module_forecast
+from peakward.records.calibration import Calibration
+from peakward.records.errors import PeakwardError
+from peakward.records.op_graph import ModuleCapture
+from peakward.records.plan import Forecast
+
+AROUND = (0.93, 1.07)
+"""Limits beside the bytes that are said to be reserved: one that should be too small, one that should do."""
+
+
+class Captured(msgspec.Struct, frozen=True, kw_only=True):
+    """A case's step, or why there is none; and limits to try, which need not be predicted well."""
+
+    capture: ModuleCapture | None
+    refused: str | None
+    limits: tuple[int, ...]
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """A prediction."""
+
+    source: str
+    step_s: float
+    low_s: float
+    high_s: float
+    bound: str
+    device_s: float
+    host_s: float
+    peak_bytes: int
+    reserved_bytes: int | None
+    fits: dict[int, bool]
+
+
+def captured(case: GridCase) -> Captured:
+    """In a process of its own: seconds of Python for a model of 24 layers."""
+    try:
+        found, refused = _capture(case), None
+    except PeakwardError as error:
+        found, refused = None, str(error)
+    sized = found
+    if sized is None and case.compiled != "none":
+        sized = _capture(msgspec.structs.replace(case, compiled="none"))
+    return Captured(capture=found, refused=refused, limits=() if sized is None else _limits(sized))
+
+
+def _capture(case: GridCase) -> ModuleCapture:
+    return capture_module(
+        built(case, "meta"),
+        kwargs=inputs(case, "cpu"),
+        pass_=case.pass_,
+        autocast=case.autocast,
+    )
+
+
+def _limits(capture: ModuleCapture) -> tuple[int, ...]:
+    (where,) = sites(("h200",), calibration=None, group=None, prices=())
+    said = module_forecast(capture, where).memory.reserved_bytes
+    return () if said is None else tuple(round(share * said) for share in AROUND)
+
+
+def told(found: Captured, device: str, calibrations: Sequence[Calibration | None]) -> list[Told]:
+    """By each of them; None is the datasheet."""
+    if found.capture is None:
+        return []
+    return [_told(found, found.capture, device, each) for each in calibrations]
+
+
+def _told(
+    found: Captured, capture: ModuleCapture, device: str, calibration: Calibration | None
+) -> Told:
+    (where,) = sites((device,), calibration=calibration, group=None, prices=())
+    forecast = module_forecast(capture, where)
+    time, memory = forecast.time, forecast.memory
+    assert time is not None and memory is not None
+    return Told(
+        source=time.source,
+        step_s=time.step_s.estimate,
+        low_s=time.step_s.low,
+        high_s=time.step_s.high,
+        bound=time.bound,
+        device_s=time.device_s,
+        host_s=time.host_s,
+        peak_bytes=memory.peak_bytes,
+        reserved_bytes=memory.reserved_bytes,
+        fits={
+            each: _fits(module_forecast(capture, where, each + CONTEXT_BYTES))
+            for each in found.limits
+        },
+    )
+
+
+def _fits(forecast: Forecast) -> bool:
+    return bool(forecast.fits)
