@@ -23,6 +23,7 @@ from peakward.records.case import (
 )
 from peakward.records.lever import Lever
 from peakward.records.measurement import Phase
+from peakward.records.op_graph import OpGraph
 
 Value = str | bool
 Part = Literal["attention", "rotation", "gating", "norm", "loss", "optimizer"]
@@ -188,6 +189,12 @@ class Axis:
     """Phases of a step that no value of the axis changes."""
     unseen: Unseen = UNHEARD_OF
     """Why a capture of a module's operators would be of another case, or None."""
+    own_value: Callable[[OpGraph], Value | None] | None = None
+    """The value that a module's code has by itself, as its captured operators tell it; None where they do not
+    tell."""
+    needless: Callable[[OpGraph, ConfiguredCase], str | None] | None = None
+    """Why a module with these operators cannot take the case's value, or None. It is known before anything
+    runs. The operators are those of the module as its code calls them, in the case's precision."""
     predicted: Mapping[DeviceType, tuple[Value, ...]] = field(default_factory=dict)
     """Values whose operators and memory the closed form describes, beside the default. Any other value is
     not predicted."""

@@ -36,6 +36,7 @@ from peakward.records.case import (
 from peakward.records.device import Accelerator, Vendor, spell
 from peakward.records.errors import PeakwardError, look_up
 from peakward.records.lever import Lever, NumericsClass
+from peakward.records.op_graph import OpGraph
 
 __all__ = ["AROUND_A_CALL", "AXES", "LEVERS"]
 
@@ -274,6 +275,19 @@ def outside_obstacle(case: ModuleCase) -> str | None:
 
 OUTER_PARTS: tuple[Part | None, ...] = ("loss", "optimizer")
 """Parts of a step that a user's module runs in too."""
+
+
+def needless(lever: Lever, case: ModuleCase, graph: OpGraph) -> str | None:
+    """Why the case's module, with these operators, cannot take what the lever has set in it, or None."""
+    hooks = (BY_NAME[name].needless for name, _ in lever.sets)
+    told = (hook(graph, case) for hook in hooks if hook is not None)
+    return next((reason for reason in told if reason is not None), None)
+
+
+def own_values(graph: OpGraph) -> dict[str, Value]:
+    """The values that a module's code has by itself, by axis, where its operators tell."""
+    told = {axis.name: axis.own_value(graph) for axis in AXES if axis.own_value is not None}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def unseen(case: ModuleCase) -> str | None:

@@ -2,9 +2,11 @@
 
 from peakward.hardware import devices
 from peakward.levers.axis import Axis, CodeHint, ComputeCapability, not_seen
+from peakward.levers.compile import in_one_piece
 from peakward.records.case import ConfiguredCase, ModelCase
 from peakward.records.device import spell
 from peakward.records.lever import Lever
+from peakward.records.op_graph import READ_BY_HOST, OpGraph
 
 
 def _obstacle(case: ConfiguredCase, capability: ComputeCapability | None) -> str | None:
@@ -49,6 +51,15 @@ def _of_experts(case: ModelCase, capability: ComputeCapability | None) -> str | 
     return None
 
 
+def _needless(graph: OpGraph, case: ConfiguredCase) -> str | None:
+    """A model of transformers that leaves its masks out, or is traced in one piece, waits no more."""
+    of_model = [each for each in graph.operators if each.phase in ("forward", "backward")]
+    n_waits = sum(each.count for each in of_model if each.name == READ_BY_HOST)
+    if not n_waits or in_one_piece(case) or dict(case.configuration.more).get("masks"):
+        return None
+    return f"cuda-graphs need a step for which the host does not wait, got {n_waits} waits in the module"
+
+
 AXIS = Axis(
     name="cuda_graphs",
     default=False,
@@ -60,6 +71,9 @@ AXIS = Axis(
             summary="the whole step captured as one CUDA graph",
             sets=(("cuda_graphs", True),),
             numerics="reordered",
+            # Of a compiled step, whose few kernels wait for the host. nanoGPT's model by blocks takes 23.4 ms
+            # for 24.4, compiled whole 22.9 for 23.3 (H200).
+            usual_speedup=1.04,
             device_types=("cuda",),
         ),
     ),
@@ -70,6 +84,7 @@ AXIS = Axis(
             "process, on buffers that each batch is copied to"
         ),
     },
+    needless=_needless,
     unseen=not_seen("a capture runs each operator by itself"),
     predicted={"cuda": (True,)},
 )

@@ -17,8 +17,11 @@ from peakward.levers import (
     checkpointing,
     compile,
     cuda_graphs,
+    decode_step,
+    kv_cache,
     loader,
     loss,
+    masks,
     norm,
     optimizer,
     precision,
@@ -48,6 +51,9 @@ BUILT_IN: tuple[Axis, ...] = (
     rope.AXIS,
     swiglu.AXIS,
     weights.AXIS,
+    kv_cache.AXIS,
+    masks.AXIS,
+    decode_step.AXIS,
     loader.AXIS,
 )
 """In the order of the fields of `Configuration`, and those without one."""

@@ -2,7 +2,6 @@
 
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-import msgspec
 import pytest
 
 from peakward.levers.catalogue import (
@@ -15,6 +14,7 @@ from peakward.levers.catalogue import (
     obstacle,
     pull,
 )
+from peakward.levers.registry import BUILT_IN
 from peakward.models.presets import model
 from peakward.records.case import Configuration, DeviceType, ModelCase, Workload
 from peakward.records.errors import PeakwardError
@@ -44,15 +44,23 @@ def test_names_are_unique() -> None:
 
 
 @each_lever
-def test_sets_fields_of_a_configuration_to_values_they_admit(pulled: Lever) -> None:
+def test_sets_values_that_are_admitted(pulled: Lever) -> None:
+    """Of a field of a configuration by its type, else of its axis."""
     admitted = get_type_hints(Configuration)
+    without_field = {each.name: each.values for each in BUILT_IN if not each.is_field}
     assert pulled.sets
     for field, value in pulled.sets:
-        assert field in admitted
-        if get_origin(admitted[field]) is Literal:
+        if field in without_field:
+            assert value in without_field[field]
+        elif get_origin(admitted[field]) is Literal:
             assert value in get_args(admitted[field])
         else:
             assert type(value) is admitted[field]
+
+
+def start(pulled: Lever) -> ModelCase:
+    """The baseline, which a lever changes; a decode step that keeps nothing, where it sets what is usual."""
+    return case(kv_cache="none") if pulled.name == "kv-cache" else case()
 
 
 @each_lever
@@ -62,7 +70,7 @@ def test_needs_only_precisions_that_exist(pulled: Lever) -> None:
 
 @each_lever
 def test_pulling_changes_the_baseline_and_only_once(pulled: Lever) -> None:
-    base = case()
+    base = start(pulled)
     once = pull(pulled, base)
     assert changes(pulled, base)
     assert once != base
@@ -72,12 +80,10 @@ def test_pulling_changes_the_baseline_and_only_once(pulled: Lever) -> None:
 
 @each_lever
 def test_pulling_sets_what_it_says_and_leaves_the_rest(pulled: Lever) -> None:
-    base = case()
-    before = msgspec.to_builtins(base.configuration)
-    after = msgspec.to_builtins(pull(pulled, base).configuration)
-    assert {field: after[field] for field in after if after[field] != before[field]} == dict(
-        pulled.sets
-    )
+    base = start(pulled)
+    before, after = base.configuration.settings, pull(pulled, base).configuration.settings
+    changed = {name for name in after if after[name] != before.get(name)}
+    assert {name: after[name] for name in changed} == dict(pulled.sets)
     assert pull(pulled, base).workload == base.workload
 
 
@@ -97,7 +103,9 @@ def test_a_compiler_makes_an_exact_lever_reorder() -> None:
 
 @each_lever
 def test_nothing_stands_in_the_way_of_a_recent_gpu_that_trains_in_16_bits(pulled: Lever) -> None:
-    assert applies(pulled, case(pass_=pulled.passes[-1], precision="bf16-mixed")) is None
+    admitted = pulled.needs_precision or ("bf16-mixed",)
+    precision = "bf16-mixed" if "bf16-mixed" in admitted else admitted[0]
+    assert applies(pulled, case(pass_=pulled.passes[-1], precision=precision)) is None
 
 
 LOSSES = ("fused-loss", "chunked-loss", "recomputed-loss")
@@ -112,8 +120,10 @@ def test_refused_where_the_pass_lacks_what_it_changes(name: str) -> None:
 def test_what_makes_a_pass_with_a_cache_faster(pass_: str) -> None:
     at = case(pass_=pass_, precision="bf16-mixed")
     found = {each.name for each in LEVERS if applies(each, at) is None}
-    without = {"fused-optimizer", "triton-optimizer", *LOSSES, "checkpointing"}
-    without |= {"flash", "flash-hopper"} if pass_ == "decode" else {"flash-decode"}
+    # The fused step is of bf16 parameters alone.
+    without = {"fused-optimizer", "triton-optimizer", *LOSSES, "checkpointing", "fused-step"}
+    caches = {"flash-decode", "kv-cache", "int8-cache", "fp8-cache"}
+    without |= {"flash", "flash-hopper"} if pass_ == "decode" else caches
     assert found == {each.name for each in LEVERS} - without
 
 

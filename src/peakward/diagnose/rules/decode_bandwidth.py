@@ -3,8 +3,8 @@
 Sees: a decode step that takes at most twice the least time for reading weights and cache.
 Costs: every weight is read once to compute one token a sequence, far below the ridge of the roofline.
 Example: batch 1 in bf16 on any GPU.
-Lever: weights in 4 or 8 bits, or in bf16, are fewer bytes to read; flash-decode reads the cache well.
-Beyond the levers: a quantised cache, speculative decoding, a larger batch.
+Lever: weights in 4 or 8 bits, or in bf16, are fewer bytes to read, and so is a cache of a byte an element;
+flash-decode reads the cache well. Beyond the levers: speculative decoding, a larger batch.
 Wrong when: latency is already as low as it must be.
 """
 
@@ -49,7 +49,10 @@ def judge(given: DiagnosisInput) -> Verdict:
             number("bytes of them", least.bytes, "bytes", "floor phases[0].bytes"),
         ),
         advice="quantise weights and cache, decode speculatively, or serve more sequences at once",
-        levers=("int4-weights", "int8-weights", "bf16", "flash-decode", "sdpa"),
+        levers=(
+            *("int4-weights", "int8-weights", "int8-cache", "fp8-cache"),
+            *("bf16", "flash-decode", "sdpa"),
+        ),
         parts={name: seconds * min(share, 1.0) for name, seconds in work.items()},
         share=None if work else min(share, 1.0),
     )

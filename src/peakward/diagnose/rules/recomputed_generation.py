@@ -1,10 +1,10 @@
 """Each new token recomputes all before it
 
-Sees: in a trace without a backward pass, products of one weight whose number of rows grows by the same
-step eight times or more.
+Sees: a decode step without a cache; or in a trace without a backward pass, products of one weight whose
+number of rows grows by the same step eight times or more.
 Costs: generating n tokens takes n²/2 rows of every product; with a cache it takes n.
 Example: `for _ in range(n): logits = model(tokens)` with the tokens growing.
-Lever: none; keep keys and values in a cache (the pass `decode` of a case does).
+Lever: kv-cache keeps keys and values; in code of your own the loop that generates does.
 Wrong when: prompts of evenly growing lengths were processed one after another.
 """
 
@@ -21,18 +21,25 @@ from peakward.diagnose.diagnosis_input import (
     abstain,
     number,
 )
-from peakward.diagnose.kernels import of_operators
+from peakward.diagnose.kernels import all_work, of_operators
+from peakward.diagnose.time_parts import TimeParts
+from peakward.levers import kv_cache
+from peakward.records.case import ModelCase
 from peakward.records.profile import OperatorRate
 
 CODE = "GEN001"
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::linear")
+CAUSE = "Keys and values of earlier tokens are not kept, so every pass computes them again."
+ADVICE = "keep keys and values in a cache and pass the newest token alone"
 LEAST_RUN = 8
 """The number of evenly growing lengths in a row that no batch of a data set has by chance."""
 
 
 def judge(given: DiagnosisInput) -> Verdict:
-    """Judges by operators' shapes."""
+    """Judges by the case, or by operators' shapes."""
     profile, time = given.profile, given.time
+    if given.case is not None and kv_cache.recomputes(given.case):
+        return _of_case(given.case, time)
     if profile is None or time is None:
         return abstain(CODE, "a profile")
     products = [each for each in profile.operators if each.name in PRODUCTS]
@@ -53,7 +60,7 @@ def judge(given: DiagnosisInput) -> Verdict:
     if time.share(held) < WORTH_SHARE:
         return None
     return Symptom(
-        cause="Keys and values of earlier tokens are not kept, so every pass computes them again.",
+        cause=CAUSE,
         evidence=(
             number(
                 "lengths that follow one another",
@@ -64,9 +71,28 @@ def judge(given: DiagnosisInput) -> Verdict:
             number("rows of the first", min(rows), "count", "profile operators[].dims"),
             number("rows of the last", max(rows), "count", "profile operators[].dims"),
         ),
-        advice="keep keys and values in a cache and pass the newest token alone",
+        advice=ADVICE,
         parts=held,
         is_all=False,
+    )
+
+
+def _of_case(case: ModelCase, time: TimeParts | None) -> Symptom:
+    """A step that keeps nothing: all tokens go through the model, and only the newest had to."""
+    n_tokens, n_new = kv_cache.tokens_computed(case), case.workload.batch_size
+    wasted = 1 - n_new / n_tokens
+    work = {} if time is None else all_work(time)
+    return Symptom(
+        cause=CAUSE,
+        evidence=(
+            number("tokens that a step computes", n_tokens, "count", "case workload"),
+            number("tokens that it makes", n_new, "count", "case workload"),
+        ),
+        advice=ADVICE,
+        levers=("kv-cache",),
+        parts={name: seconds * wasted for name, seconds in work.items()},
+        is_all=False,
+        share=None if work else wasted,
     )
 
 

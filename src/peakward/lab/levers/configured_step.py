@@ -4,7 +4,7 @@ Lever `cuda-graphs` makes forward, backward and optimiser of a step one launch.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ class ConfiguredStep(ABC):
                 model, capturable=configuration.cuda_graphs
             )
         model.train(case.workload.trains)
-        self._scaler = torch.amp.GradScaler(
+        self.scaler = torch.amp.GradScaler(
             case.device, enabled=configuration.precision == "fp16-mixed"
         )
         self._source = source
@@ -67,6 +67,15 @@ class ConfiguredStep(ABC):
         self._batches = self._source()
         self.output = None  # Or the logits of two steps would be held at once.
         self.output = self._output(self._batches, mark)
+
+    def on(self, batches: MicroBatches) -> Tensor:
+        """One whole step on these micro-batches, launched operator by operator."""
+        return self._run(batches)
+
+    def batches(self) -> Iterator[MicroBatches]:
+        """The micro-batches of one step after the other, without end."""
+        while True:
+            yield self._source()
 
     def _output(self, batches: MicroBatches, mark: Mark) -> Tensor:
         return self._run(batches, mark) if self._captured is None else self._captured(batches)
@@ -106,7 +115,7 @@ class ConfiguredStep(ABC):
 
     def gradients(self) -> tuple[Tensor, ...]:
         """The gradients of the last step, one for each parameter, without the loss scale."""
-        scale = 1.0 if self.optimizer is not None else self._scaler.get_scale()
+        scale = 1.0 if self.optimizer is not None else self.scaler.get_scale()
         found = (each.grad for each in self.model.parameters())
         return tuple(each / scale for each in found if each is not None)
 
@@ -175,7 +184,7 @@ class ConfiguredStep(ABC):
             with self._autocast():
                 loss = self._loss_of(batch) / len(batches)
             mark("backward")
-            self._scaler.scale(loss).backward()
+            self.scaler.scale(loss).backward()
             losses.append(loss.detach())
         return sum(losses[1:], losses[0])
 
@@ -183,10 +192,10 @@ class ConfiguredStep(ABC):
         if self.optimizer is None:
             return
         mark("optimizer")
-        if self._scaler.is_enabled():
-            self._scaler.unscale_(self.optimizer)
-        self._scaler.step(self.optimizer)
-        self._scaler.update()
+        if self.scaler.is_enabled():
+            self.scaler.unscale_(self.optimizer)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
 
     def _autocast(self) -> AbstractContextManager[None]:
         return precision.autocast(self.case.configuration.precision, self.case.device)

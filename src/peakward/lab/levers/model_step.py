@@ -6,14 +6,15 @@ block; and it does not see the end of a recomputed block, which torch stops by a
 tensor that it needs is there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from peakward.kernels.ops.attention.api import in_ranges
-from peakward.lab.data.feed import Feed, Resident, micro_batches, new_tokens
+from peakward.kernels.ops.attention.own import DECODE
+from peakward.lab.data.feed import Feed, Resident, earlier_tokens, micro_batches, new_tokens
 from peakward.lab.inference.cache import KVCache
 from peakward.lab.levers import compilation, precision
 from peakward.lab.levers.compilation import Recomputed, is_compiled
@@ -21,7 +22,7 @@ from peakward.lab.levers.configured_step import N_BATCHES, ConfiguredStep
 from peakward.lab.levers.ranges import opened
 from peakward.lab.models import decoder, layers
 from peakward.lab.models.decoder import Decoder, SelfAttention
-from peakward.levers import catalogue
+from peakward.levers import catalogue, decode_step, kv_cache
 from peakward.records.case import ModelCase
 from peakward.records.memory import Purpose
 
@@ -52,21 +53,41 @@ class ModelStep(ConfiguredStep):
         compilation.apply_compile(model, configuration.compile, configuration.compile_scope)
         super().__init__(case, model, _source(case))
         self.n_parameters += layers.n_weights(model)
-        self._cache = self._held(dtype) if case.workload.caches else None
+        keeps = case.workload.caches and not kv_cache.recomputes(case)
+        self.cache = self._held(dtype) if keeps else None
+        """Before every step the same: of `prefill` empty, of `decode` one token short of full. None of a
+        pass that keeps nothing."""
+        self._fused: Callable[[Tensor], Tensor] | None = None
+        if self.cache is not None and decode_step.is_fused(case):
+            self._fused = self._fused_step(self.cache)
 
     def _held(self, dtype: torch.dtype) -> KVCache:
-        """The cache before every step: of `prefill` empty, of `decode` one token short of full."""
+        """The cache, of `decode` with random contents."""
         case, work = self.case, self.case.workload
+        stored = kv_cache.STORED.get(case.configuration.kv_cache)
         cache = KVCache(
             case.model,
             batch_size=work.batch_size,
             capacity=work.seq_len,
             device=case.device,
             dtype=precision.AUTOCAST.get(case.configuration.precision, dtype),
+            stored=None if stored is None else getattr(torch, stored),
+            by_kernel=case.configuration.attention == DECODE,
         )
         if work.pass_ == "decode":
             cache.fill(work.seq_len - 1, seed=work.seed)
         return cache
+
+    def _fused_step(self, cache: KVCache) -> Callable[[Tensor], Tensor]:
+        """From the newest tokens (batch, 1) to the logits behind them, (batch, 1, vocab)."""
+        from peakward.lab.inference.fused_step import FusedStep
+
+        layers, work = cache.layers, self.case.workload
+        step = FusedStep(
+            self.model, [each.keys for each in layers], [each.values for each in layers]
+        )
+        position = torch.full((work.batch_size,), work.seq_len - 1, device=self.case.device)
+        return lambda ids: step(ids[:, 0], position)[:, None]
 
     def ranged(self) -> AbstractContextManager[None]:
         """While it lasts, steps open the ranges of `ranges` inside the model."""
@@ -74,11 +95,26 @@ class ModelStep(ConfiguredStep):
 
     def held(self) -> dict[Purpose, list[Tensor]]:
         """The tensors that it holds between steps, by what they are for."""
-        cached = [] if self._cache is None else list(self._cache.buffers())
+        cached = [] if self.cache is None else list(self.cache.buffers())
         return {**super().held(), "cache": cached}
 
+    def read_earlier(self) -> None:
+        """Makes a decode step's cache hold the tokens before the newest, in the place of random ones."""
+        assert self.cache is not None
+        work, before = self.case.workload, self.cache.length
+        self.cache.length = 0
+        with torch.no_grad():
+            ids = earlier_tokens(work, self.case.model.vocab_size, self.case.device)
+            self.model(ids, cache=self.cache)
+        self.cache.length = before
+
     def _output_of(self, batch: Sequence[Tensor]) -> Tensor:
-        return self.model(batch[0], cache=self._cache)
+        if kv_cache.recomputes(self.case):
+            logits: Tensor = self.model(batch[0])
+            return logits[:, -1:]
+        if self._fused is not None:
+            return self._fused(batch[0])
+        return self.model(batch[0], cache=self.cache)
 
     def _loss_of(self, batch: Sequence[Tensor]) -> Tensor:
         ids, targets = batch
@@ -90,7 +126,11 @@ def _source(case: ModelCase) -> Feed | Resident:
     if work.data is not None:
         return Feed(case)
     drawn = new_tokens if work.caches else micro_batches
-    return Resident(drawn(work, case.model.vocab_size, case.device, n_steps=N_BATCHES))
+    batches = drawn(work, case.model.vocab_size, case.device, n_steps=N_BATCHES)
+    if kv_cache.recomputes(case):
+        earlier = earlier_tokens(work, case.model.vocab_size, case.device)
+        return Resident([[(torch.cat([earlier, ids[0]], 1),)] for (ids,) in batches])
+    return Resident(batches)
 
 
 class RangedBlock(nn.Module):

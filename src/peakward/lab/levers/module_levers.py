@@ -56,7 +56,9 @@ def _wrapped(kind: type[nn.Module], around: Around, own: Call | None = None) -> 
 
     @functools.wraps(kind.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        inner = kind.forward.__get__(self) if own is None else own
+        # Dynamo breaks the graph at `kind.forward.__get__(self)`: the loss is then in another one
+        # than its logits.
+        inner = functools.partial(kind.forward, self) if own is None else own
         return around(inner, args, kwargs)
 
     def reduced(self: nn.Module, _protocol: int) -> Any:

@@ -20,6 +20,8 @@ from peakward.records.case import (
     MicroCase,
     ModuleCase,
     OperatorCase,
+    QualityCase,
+    SpeculationCase,
     StepCase,
 )
 from peakward.records.errors import PeakwardError
@@ -35,6 +37,14 @@ def prepare(case: Case) -> Iterator[PreparedStep]:
         PeakwardError: levers that exclude each other, a piece of code that cannot run here, or a live step,
             which cannot be built.
     """
+    if isinstance(case, SpeculationCase):
+        raise PeakwardError(
+            f"expected a case whose steps are alike, got texts of {case.model}: measure it instead"
+        )
+    if isinstance(case, QualityCase):
+        raise PeakwardError(
+            f"expected a case whose steps are alike, got the loss of {case.subject}: measure it instead"
+        )
     if isinstance(case, StepCase):
         raise PeakwardError(
             f"expected a case that can be built from its description, got the live step {case.name!r}: "

@@ -69,9 +69,11 @@ def measurement(
         n_parameters=answer.n_parameters,
         loss=answer.loss,
         piece=answer.piece,
+        speculated=answer.speculated,
         feeding=answer.feeding,
         loader=answer.loader,
         outputs=answer.outputs,
+        quality=answer.quality,
     )
 
 

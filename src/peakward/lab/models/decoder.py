@@ -116,14 +116,16 @@ def slopes(shape: ModelShape, like: Tensor) -> Tensor:
     power above.
     """
 
-    def of(n: int) -> list[float]:
-        return [2.0 ** (-8.0 * (i + 1) / n) for i in range(n)]
-
     n = shape.n_heads
     power = 1 << (n.bit_length() - 1)
-    each = of(power) + of(2 * power)[0::2][: n - power]
     dtype = torch.promote_types(like.dtype, torch.float32)
-    return torch.tensor(each, device=like.device, dtype=dtype)
+
+    def steps(end: int, by: int) -> Tensor:
+        return torch.arange(1, end + 1, by, device=like.device, dtype=dtype)
+
+    # On the device throughout, so that a step of decode can be captured.
+    each = torch.cat((steps(power, 1) / power, steps(2 * (n - power), 2) / (2 * power)))
+    return torch.exp2(-8.0 * each)
 
 
 class SelfAttention(nn.Module):

@@ -119,6 +119,7 @@ class OpRecorder(TorchDispatchMode):
                 bytes_written=stored_bytes(tensors((changed, new))),
                 scattered=scattered((*given, *tensors(new))),
                 causal=is_causal(func, args, kwargs),
+                drops=drops(func, args, kwargs),
             )
         )
 
@@ -132,10 +133,20 @@ def scattered(operands: Iterable[Tensor]) -> bool:
 
 def is_causal(operator: OpOverload, args: Any, kwargs: Any) -> bool:
     """Whether fused attention is causal; true for operators without such an argument."""
+    named = _by_name(operator, args, kwargs)
+    said = next((each for each in ("is_causal", "causal") if each in named), None)
+    return True if said is None else bool(named[said])
+
+
+def drops(operator: OpOverload, args: Any, kwargs: Any) -> bool:
+    """Whether fused attention has dropout."""
+    return bool(_by_name(operator, args, kwargs).get("dropout_p"))
+
+
+def _by_name(operator: OpOverload, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Names what was given for each of the operator's arguments; None for nothing."""
     names = [each.name for each in operator._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    said = next((each for each in ("is_causal", "causal") if each in names), None)
-    return True if said is None else bool(given.get(said, False))
+    return dict.fromkeys(names) | dict(zip(names, args, strict=False)) | kwargs
 
 
 def _is_dense(tensor: Tensor) -> bool:

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map_only
 from peakward.lab.levers import precision as casts
 from peakward.lab.levers.in_place import Applied, Live
 from peakward.lab.levers.whole_step import WholeStep
+from peakward.lab.models.copies import copied
 from peakward.lab.numerics.judge import LOSS_ROUNDOFF, UNIT_ROUNDOFF
 from peakward.lab.numerics.of_module import InDouble
 from peakward.lab.numerics.of_step import MOST_T, N_DRAWS, paired_t, random_states
@@ -206,7 +207,7 @@ class Certifier:
     ) -> tuple[dict[Quantity, Tensor] | None, str | None]:
         """The oracle, or why there is none: it does not run, or computes another loss than `own`."""
         try:
-            model = copy.deepcopy(self._live.model).double()
+            model = copied(self._live.model).double()
             batch = tree_map_only(
                 Tensor,
                 lambda each: each.double() if each.is_floating_point() else each,

@@ -13,13 +13,16 @@ choice decides nothing. The check therefore covers the arithmetic, and not the e
 type chooses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 
 import msgspec
 import torch
 from torch import Tensor
 
+from peakward.kernels.ops.decode_attention.reference import quantized
 from peakward.kernels.ops.quantized_matmul import reference
+from peakward.lab.inference.cache import KVCache
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.models import module_source
@@ -27,6 +30,7 @@ from peakward.lab.models.decoder import Decoder
 from peakward.lab.models.layers import KINDS
 from peakward.lab.numerics.judge import Outputs, Subject, judge, outputs
 from peakward.lab.numerics.of_module import MAX_LAYERS, few_tokens, of_module
+from peakward.levers import kv_cache
 from peakward.levers.precision import fp32_matmuls
 from peakward.records.case import (
     Configuration,
@@ -75,18 +79,29 @@ def reduced(case: ModelCase) -> ModelCase:
 
 
 def _of_decoder(base: ModelCase) -> Subject:
+    case = reduced(base)
     return Subject(
-        oracle=lambda: _oracle(reduced(base)),
-        outputs=_decoder_outputs,
-        n_layers=reduced(base).model.n_layers,
+        oracle=lambda: _oracle(case),
+        outputs=partial(_decoder_outputs, _earlier(case)),
+        n_layers=case.model.n_layers,
         rounded=_rounded,
     )
 
 
-def _decoder_outputs(case: ConfiguredCase) -> Outputs:
+def _earlier(case: ModelCase) -> Callable[[], KVCache | None]:
+    """Returns a function that gives the oracle's keys and values of the tokens before a decode step's; None
+    of another pass."""
+    return lru_cache(maxsize=1)(
+        lambda: _plain(case).cache if case.workload.pass_ == "decode" else None
+    )
+
+
+def _decoder_outputs(earlier: Callable[[], KVCache | None], case: ConfiguredCase) -> Outputs:
     assert isinstance(case, ModelCase)
     with prepare(reduced(case)) as step:
         assert isinstance(step, ModelStep)
+        if step.cache is not None and (held := earlier()) is not None:
+            step.cache.take(held)
         return outputs(step)
 
 
@@ -96,18 +111,28 @@ def _oracle(case: ModelCase) -> Outputs:
 
 
 def _rounded(candidate: ConfiguredCase) -> Outputs | None:
-    """The oracle with its weights rounded at random in the candidate's steps."""
+    """The oracle with its weights, or the cache that it reads, rounded at random in the candidate's
+    steps."""
     assert isinstance(candidate, ModelCase)
-    if candidate.configuration.weights == "dense":
+    weights, seed = candidate.configuration.weights, candidate.workload.seed
+    stored = kv_cache.STORED.get(candidate.configuration.kv_cache)
+    if weights == "dense" and stored is None:
         return None
     step = _plain(reduced(candidate))
-    perturb(step.model, candidate.configuration.weights, seed=candidate.workload.seed)
+    if stored is not None and step.cache is not None:
+        perturb_cache(step.cache, getattr(torch, stored), seed=seed)
+    if weights != "dense":
+        perturb(step.model, weights, seed=seed)
     return outputs(step)
 
 
 def _plain(case: ModelCase) -> ModelStep:
+    """The step in fp64; a decode step holds the tokens before its newest, which it has read."""
     plain = msgspec.structs.replace(case, configuration=Configuration())
-    return ModelStep(plain, torch.float64)
+    step = ModelStep(plain, torch.float64)
+    if case.workload.pass_ == "decode":
+        step.read_earlier()
+    return step
 
 
 def perturb(model: Decoder, weights: StoredWeights, *, seed: int) -> None:
@@ -128,6 +153,30 @@ def perturb(model: Decoder, weights: StoredWeights, *, seed: int) -> None:
                 weight.shape, generator=generator, device=weight.device, dtype=weight.dtype
             )
             weight.add_(drawn.sub_(0.5).mul_(_steps(weight, weights)))
+
+
+def perturb_cache(cache: KVCache, stored: torch.dtype, *, seed: int) -> None:
+    """Adds to each element that the cache holds a random error as large as storing it in a byte makes: half
+    a step of the stored type to either side, in units of its scale."""
+    generator = torch.Generator(cache.device).manual_seed(seed)
+    for layer in cache.layers:
+        for held in layer.held(0, cache.length):
+            elements, scale = quantized(held, stored)
+            drawn = torch.rand(
+                held.shape, generator=generator, device=held.device, dtype=held.dtype
+            )
+            steps = spacing(elements) * scale.to(held.dtype)[..., None]
+            held.add_(drawn.sub_(0.5).mul_(steps))
+
+
+def spacing(stored: Tensor) -> Tensor:
+    """The distance in fp64 from each number of a type of one byte to its neighbours, the larger one where
+    these differ."""
+    if not stored.dtype.is_floating_point:
+        return torch.ones(stored.shape, device=stored.device, dtype=torch.float64)
+    found = torch.finfo(stored.dtype)
+    exponent = stored.double().abs().clamp(min=found.tiny).log2().floor()
+    return exponent.exp2() * found.eps
 
 
 def _steps(weight: Tensor, weights: StoredWeights) -> Tensor:

@@ -178,7 +178,7 @@ def test_every_decode_step_stands_behind_the_same_tokens(make_case):
         for _ in range(9):
             step.step()
             outputs.append(step.output)
-            assert step._cache.length == 15
+            assert step.cache.length == 15
     assert outputs[0].shape == (2, 1, 61)
     assert torch.equal(outputs[0], outputs[8])
     assert not torch.equal(outputs[0], outputs[1])

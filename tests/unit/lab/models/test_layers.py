@@ -67,10 +67,14 @@ def test_it_is_its_formula_with_its_gradients(n_experts, n_active, gated, make_m
     wanted = torch.autograd.grad((expected * weights).sum(), inputs)
     found = mixture(x)
     got = torch.autograd.grad((found * weights).sum(), inputs)
-    for mine, theirs in zip((found, *got), (expected, *wanted), strict=True):
-        # With one active its share is 1, so that nothing reaches the router but rounding.
-        scale = max(theirs.norm(), 1.0)
-        assert (mine - theirs).norm() <= 300 * EPS64 * scale
+    # With one active its share is 1, so that nothing reaches the router but rounding: of each token's
+    # gradient by its share, times the token.
+    by_share = (expected * weights).sum(-1, keepdim=True).abs()
+    reaches_router = (by_share * x.abs()).sum((0, 1)).norm().item()
+    names = ("output", "x", *(name for name, _ in mixture.named_parameters()))
+    for name, mine, theirs in zip(names, (found, *got), (expected, *wanted), strict=True):
+        scale = max(theirs.norm().item(), reaches_router if name == "router.weight" else 0.0)
+        assert (mine - theirs).norm().item() <= 300 * EPS64 * scale
 
 
 def test_equal_experts_are_a_dense_network(make_mixture, make_shape):
