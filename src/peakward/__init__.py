@@ -30,6 +30,8 @@ What the command line does, from Python:
 
     print(pw.memory("snapshot.pickle").report().devices[0].peak)
 
+    hunt = pw.debug(step, model=model, optimizer=optimizer, batches=loader)  # where a NaN came from
+
     print(pw.generate("smollm2", "The capital of France is").tokens_per_s)
 
 Names are loaded when one is first used: importing this package loads neither torch nor anything
@@ -43,7 +45,9 @@ if TYPE_CHECKING:
     from peakward.api.cases import lever as lever
     from peakward.api.cases import model as model
     from peakward.api.cases import module_case as module_case
+    from peakward.api.debugging import debug as debug
     from peakward.api.generating import generate as generate
+    from peakward.api.generating import serve as serve
     from peakward.api.investigating import run as run
     from peakward.api.live_steps import investigate as investigate
     from peakward.api.live_steps import watch as watch
@@ -84,7 +88,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "api.cases": ("case", "lever", "model", "module_case"),
-    "api.generating": ("generate",),
+    "api.debugging": ("debug",),
+    "api.generating": ("generate", "serve"),
     "api.investigating": ("run",),
     "api.live_steps": ("investigate", "watch"),
     "api.measuring": ("bench", "calibrate", "compare", "measure", "measure_step", "study"),

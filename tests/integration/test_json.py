@@ -27,6 +27,7 @@ VARIANTS = {
     "compare": [("peakward.db", "peakward.db")],
     "run": [("--dry-run",), ("--budget", "1s", "--lever", "sdpa")],
     "study": [(), ("scaling",), ("--all",)],
+    "debug": [("--n-steps", "2")],
     "generate": [("--model", "small.gguf", "--prompt", "hello", "--max-new-tokens", "8")],
     "devices": [(), ("--sources",), ("probe",), ("calibrate", "--device", "cpu")],
     "trace": [
@@ -70,7 +71,7 @@ def test_every_command_prints_one_document(calibration, micro, monkeypatch, caps
         for words in variants:
             if words == ("--all",):
                 monkeypatch.setattr(registry, "STUDIES", one)
-            size = micro if command in ("bench", "run") else ()
+            size = micro if command in ("bench", "debug", "run") else ()
             line = [command, *size, *words, "--json"]
             assert main(line) == 0, line
             said = capsys.readouterr()

@@ -28,13 +28,13 @@ LONGEST = 450
 ALONE = {
     "diagnose/rules/casts.py": "a rule is a file",
     "diagnose/rules/layout_copies.py": "a rule is a file",
-    "lab/inference/sampling.py": "samplers serve a decoder of anyone's",
     "lab/micro/addition.py": "a subject is a file",
     "lab/micro/cross_entropy.py": "a subject is a file",
     "lab/micro/projection.py": "a subject is a file",
     "lab/micro/rms_norm.py": "a subject is a file",
     "lab/micro/subjects.py": "the list of subjects, which imports them all",
     "lab/micro/view.py": "a subject is a file",
+    "lab/quality/subjects.py": "the list of subjects, which imports them all",
 }
 """Smaller files with a single importer in their own room, and why each is apart."""
 LONGER = {

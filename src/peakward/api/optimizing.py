@@ -215,7 +215,10 @@ def _stack(study: Study, base: ModuleCase | StepCase) -> LeverStack:
     """The levers of the study's best composition, on its baseline."""
     by_id = {each.id: each.lever for each in study.trials}
     names = (by_id[each] for each in study.steps or () if each in by_id)
-    return LeverStack(base=base, levers=tuple(lever for name in names for lever in parts(name)))
+    stack = LeverStack(base=base)
+    for lever in (each for name in names for each in parts(name)):
+        stack = stack.in_place(lever)
+    return stack
 
 
 def _in_place(live: "Live", base: Configuration) -> Callable[[Lever, LeverCase], str | None]:

@@ -15,17 +15,26 @@ import msgspec
 from peakward import records
 from peakward.records import check, codec
 from peakward.records.calibration import Calibration
+from peakward.records.debugging import Hunt
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.finding import Diagnosis, TraceReport
-from peakward.records.generation import Generation
+from peakward.records.generation import Generation, Serving
 from peakward.records.lever import LeverLedger
 from peakward.records.memory_snapshot import MemoryReport
 from peakward.records.plan import DryRun, Plan, ServingPlan
 from peakward.records.profile import Profile
 from peakward.records.result import Result
 from peakward.records.study import Studies, Study
-from peakward.report import any_record, dry_run, findings, generation, serving_plan, study
+from peakward.report import (
+    any_record,
+    debugging,
+    dry_run,
+    findings,
+    generation,
+    serving_plan,
+    study,
+)
 from peakward.report import lever_ledger as ledger_page
 from peakward.report import memory as memory_pages
 from peakward.report import plan as plan_pages
@@ -76,6 +85,10 @@ def document(found: Result) -> Document:  # noqa: PLR0912 (a record each)
             return memory_pages.whole(said)
         case Generation():
             return generation.document(said)
+        case Hunt():
+            return debugging.document(said)
+        case Serving():
+            return generation.served_document(said)
         case LeverLedger():
             return ledger_page.document(said)
         case DryRun():

@@ -35,6 +35,9 @@ COMMANDS = {
     "plan": Command(
         "Predict a case on hardware that nobody has at hand: time, memory, cost, levers.", False
     ),
+    "debug": Command(
+        "Watch a training run, and find where its first value that is not finite came from.", False
+    ),
     "generate": Command(
         "Continue a prompt with a real model, and say how fast: time to first token, tokens/s.",
         False,

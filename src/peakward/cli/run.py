@@ -33,6 +33,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     Measures this machine's ceilings and the baseline, tries the levers one by one and then on top
     of one another, confirms in pairs what gained, and says which gains were confirmed, what was rejected
     and which command reproduces the best composition. Interrupted, the same command resumes.
+
+    With --pass decode it starts from a loop without a cache (--kv-cache none), where that is not said.
     """
 
     baseline: Annotated[str | None, option("SETTING,…", "fp32, naive attention, eager")] = None
@@ -136,6 +138,8 @@ def _with_patch(study: Study, given: Options) -> Study:
 def _asked(given: Options, here: Machine, command: str) -> Investigation:
     """Reads the options and checks them against this machine."""
     start = options.settings([given.baseline], "--baseline") if given.baseline is not None else {}
+    if given.case.pass_ == "decode" and given.case.kv_cache is None:
+        start = {"kv_cache": "none", **start}
     case = options.single(given.case, here.device, start)
     limit = given.max_memory
     sought = aim(

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 
         precision: str | None = None
         weights: str | None = None
+        kv_cache: str | None = None
 else:
     SettingOptions = msgspec.defstruct(
         "SettingOptions",

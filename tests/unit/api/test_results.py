@@ -17,10 +17,19 @@ from peakward.api import results
 from peakward.cli.main import main
 from peakward.records import codec
 from peakward.records.calibration import Calibration, MatmulRate
+from peakward.records.debugging import Hunt, Watching
 from peakward.records.errors import PeakwardError
-from peakward.records.generation import Bandwidth, Continuation, Generation, Sampling
+from peakward.records.generation import (
+    Bandwidth,
+    Batched,
+    Continuation,
+    Generation,
+    Sampling,
+    Serving,
+)
 from peakward.records.lever import LeverLedger
 from peakward.records.measurement import Environment
+from peakward.records.parallel import CollectiveTime, LinkCalibration, LinkFit
 from peakward.records.plan import DryRun, PlannedStep
 from peakward.records.result import LONGEST_REPR, Result
 from peakward.records.study import Studies
@@ -92,6 +101,36 @@ def calibration() -> Calibration:
     )
 
 
+def link_calibration() -> LinkCalibration:
+    return LinkCalibration(
+        device_name="Example GPU",
+        n_ranks=2,
+        backend="nccl",
+        torch="2.13.0",
+        times=(
+            CollectiveTime(
+                collective="all-reduce", n_bytes=2**20, time_s=1e-4, bus_bytes_per_s=2**20 / 1e-4
+            ),
+        ),
+        fits=(
+            LinkFit(collective="all-reduce", latency_s=1e-5, bus_bytes_per_s=2e11, worst_error=0.1),
+        ),
+    )
+
+
+def hunt() -> Hunt:
+    return Hunt(
+        name="step",
+        environment=HERE,
+        outcome="finite",
+        n_steps=10,
+        last_loss=2.5,
+        watching=Watching(
+            snapshot_every=10, n_snapshots=1, snapshot_bytes=100, snapshots_s=0.1, run_s=2.0
+        ),
+    )
+
+
 def generation() -> Generation:
     return Generation(
         model="small",
@@ -113,6 +152,35 @@ def generation() -> Generation:
         bytes_per_step=5e8,
         bandwidth=Bandwidth(bytes_per_s=1e10, source="calibrated"),
         bandwidth_share=0.2,
+    )
+
+
+def serving() -> Serving:
+    one = generation()
+    return Serving(
+        model=one.model,
+        shape=one.shape,
+        stored=one.stored,
+        computed_in=one.computed_in,
+        environment=HERE,
+        sampling=one.sampling,
+        rows=2,
+        n_pages=8,
+        page_size=16,
+        continuations=one.continuations,
+        n_equal=1,
+        ways=tuple(
+            Batched(
+                batching=batching,
+                serve_s=0.5,
+                n_steps=2,
+                row_use=0.75,
+                tokens_per_s=6.0,
+                first_token_s=(0.1,),
+                done_s=(0.4,),
+            )
+            for batching in ("static", "continuous")
+        ),
     )
 
 
@@ -154,6 +222,9 @@ def made() -> dict[str, Result]:
         pw.findings(trace),
         DryRun(command="x", steps=(PlannedStep(what="measure", predicted_s=1.0),), budget_s=9.0),
         generation(),
+        serving(),
+        link_calibration(),
+        hunt(),
         LeverLedger(sources=("a.db",), entries=(), worst=(), unpredicted=(), n_trials=0),
     ]
     return {type(each).__name__: each for each in found}
