@@ -28,6 +28,8 @@ Kind = Literal[
     "against-transformers",
     "against-by-hand",
     "live-script",
+    "module-prediction",
+    "decode-speed",
     "own-cost",
 ]
 STUDIES: tuple[Kind, ...] = ("run", "bench", "study")
