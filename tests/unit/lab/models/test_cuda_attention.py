@@ -91,14 +91,23 @@ def names(found):
     ],
 )
 def test_a_fused_kernel_drops_weights_itself(dtype, capability, kernel):
-    """So that it takes the operators and the memory of attention without dropout."""
+    """So that it takes the operators, but for what they drop, and the memory of attention without."""
     dropping, plain = (
         captured(Attention(dropout=p), dtype, compute_capability=capability) for p in (0.5, 0.0)
     )
     name = f"_scaled_dot_product_{kernel}_attention"
     assert {name, f"{name}_backward"} < names(dropping)
     assert "bmm" not in names(dropping)
-    assert (dropping.graph, dropping.lifetimes) == (plain.graph, plain.lifetimes)
+    operators = dropping.graph.operators
+    assert {each.name for each in operators if each.drops} == {
+        f"aten.{name}",
+        f"aten.{name}_backward",
+    }
+    without = OpGraph.of(msgspec.structs.replace(each, drops=False) for each in operators)
+    assert (set(without.operators), dropping.lifetimes) == (
+        set(plain.graph.operators),
+        plain.lifetimes,
+    )
 
 
 def test_fp32_with_shared_heads_is_written_out_and_keeps_a_mask_of_what_it_dropped():
