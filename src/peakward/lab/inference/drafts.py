@@ -101,6 +101,9 @@ class ModelDraft:
 
     Its cache lacks the last token that it guessed, where all were right. So each guess begins with the last
     two tokens of the text, at the price of one, for a step's time is that of reading the weights.
+
+    How many tokens a row holds follows from its text, guess by guess. Between guesses `held` is 0 in every
+    row, as a prompt finds it in an empty one: a guess moves the rows without a text too.
     """
 
     def __init__(self, model: nn.Module, cache: SequenceCache) -> None:
@@ -152,6 +155,7 @@ class ModelDraft:
                 token = first_above(likely[-1], draw)
             tokens.append(token)
             given = token[:, None]
+        self.cache.held.zero_()
         return Guess(torch.stack(tokens, 1), torch.stack(likely, 1) if likely else None)
 
 

@@ -101,6 +101,23 @@ def test_the_text_is_the_greedy_one(drafter, k, kind, model, make_decoder):
         assert counts.n_kept > 10  # A random model comes to repeat itself.
 
 
+@torch.inference_mode()
+def test_a_text_that_comes_later_is_guessed_as_well(model, make_decoder):
+    """The steps before it have left nothing in its row of the draft."""
+    drafter = make_drafter("itself", model, make_decoder, 2)
+    cache = CACHES["contiguous"](model.shape, 2)
+    decoding = Speculation(model, cache, drafter, n_guessed=4, by=Sampling(), most_new_tokens=21)
+    decoding.admit(0, PROMPTS[1], 21, 0)
+    decoding.run(2)
+    decoding.admit(1, PROMPTS[2], 21, 1)
+    alone, n = CACHES["contiguous"](model.shape, 1), len(PROMPTS[2])
+    alone.prefill(model, 0, PROMPTS[2])
+    assert torch.equal(drafter.cache.keys[:, 1, :, :n], alone.keys[:, 0, :, :n])
+    decoding.run(4)
+    counts = decoding.counts()
+    assert counts.n_kept == counts.n_guessed == 2 * 16
+
+
 @pytest.mark.parametrize("drafter", ["ngrams", "itself"])
 def test_an_end_within_a_guess_ends_the_text(drafter, model, make_decoder):
     for end in {each for row in plain(model) for each in row[:3]}:
