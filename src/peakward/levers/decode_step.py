@@ -1,18 +1,17 @@
 """The step of decode: its operators one by one, or in a few kernels of Peakward's own."""
 
 from peakward.levers.axis import Axis, CodeHint, ComputeCapability, not_seen
-from peakward.records.case import ConfiguredCase, ModelCase, StoredWeights
+from peakward.records.case import ConfiguredCase, ModelCase
 from peakward.records.lever import Lever
 
 MOST_ROWS = 1
 """The largest batch that the fused step is made for: beyond it kernels that multiply on tensor cores are
 faster (of 8 sequences of `2.7B` separate ones made 1,761 tokens/s on an H100, these 470)."""
-WIDEST: dict[StoredWeights, int] = {"dense": 2560, "int8": 2560, "int4:128": 4096}
+WIDEST = 4096
 """The largest d_model that it is measured to be faster for, in tokens/s beside separate kernels at 1,024
-positions. On an H100 `2.7B` (2,560) 374 for 268 dense, 584 for 378 in int8, 729 for 447 in int4. On an H200,
-of kernels before their last change: `small` (768) 3,725 for 1,853, 4,216 for 2,178, 4,115 for 2,060;
-Llama-2-7B (4,096) 430 for 387 in int4, but with cuts that have been bettered since 176 for 215 dense and 303
-for 314 in int8."""
+positions (`2026-11-27-h100-decode-speed`, `…-h200-…`). Of dense, int8 and int4 weights, on an H100: `small`
+(768) 4,108 for 1,780, 3,631 for 2,104, 3,716 for 2,013; `2.7B` (2,560) 371 for 269, 582 for 377, 706 for
+448; Llama-2-7B (4,096) 190 for 163, 356 for 270, 454 for 352."""
 
 
 def is_fused(case: ModelCase) -> bool:
@@ -25,7 +24,6 @@ def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> st
         return None
     in_word = 2 if case.configuration.weights == "dense" else 4
     widths = [case.model.d_model, case.model.n_heads * case.model.head_dim, case.model.d_ff]
-    widest = WIDEST[case.configuration.weights]
     shape, configuration, said = case.model, case.configuration, "decode-step fused"
     parts = {
         "RMSNorm": (shape.norm == "rmsnorm", shape.norm),
@@ -48,8 +46,8 @@ def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> st
             case.workload.batch_size <= MOST_ROWS,
             case.workload.batch_size,
         ),
-        f"a d_model of at most {widest}: of wider models it is not measured to be faster": (
-            shape.d_model <= widest,
+        f"a d_model of at most {WIDEST}: of wider models it is not measured to be faster": (
+            shape.d_model <= WIDEST,
             shape.d_model,
         ),
     }

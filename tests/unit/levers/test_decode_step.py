@@ -65,7 +65,7 @@ def test_obstacles():
     assert dict(pull(lever("fused-step"), at).configuration.more) == dict(FUSED)
     assert told() is None
     assert "needs RoPE, got learned" in told(positions="learned")
-    assert "needs a d_model of at most 2560" in told(d_model=4096)
+    assert "needs a d_model of at most 4096" in told(d_model=5120)
     assert "needs no window, got 5" in told(window=5)
     assert "a gated silu" in told(gated=False)
     assert "kv-cache int8" in told(kv_cache="int8", attention="flash-decode")
