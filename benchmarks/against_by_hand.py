@@ -306,8 +306,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
+    out = str(options.out)
     report = Report(
-        environment=probe.environment(probe.default_device()), arguments=tuple(sys.argv[1:])
+        environment=probe.environment(probe.default_device()),
+        arguments=tuple(options.out.name if each == out else each for each in sys.argv[1:]),
     )
     hands = tuple(NAMED[each] for each in options.hand or ())
     for each in options.subject:
