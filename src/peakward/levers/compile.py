@@ -41,9 +41,11 @@ AXIS = Axis(
 def in_one_piece(case: ConfiguredCase) -> bool:
     """Whether the whole model is compiled as one graph: as it is asked for, or because its loss is replaced,
     whose graph is that of the whole module. nanoGPT's model (H200) takes 22.0 ms with chunked-loss by blocks
-    and 22.1 as a whole."""
+    and 22.1 as a whole. A transformers model calls its blocks in a module beside the loss, which stays out of
+    that graph."""
     configuration = case.configuration
-    of_loss = isinstance(case, ModuleCase) and configuration.loss != "torch"
+    calls_blocks = isinstance(case, ModuleCase) and not case.source.startswith("hf:")
+    of_loss = calls_blocks and configuration.loss != "torch"
     return configuration.compile != "none" and (of_loss or configuration.compile_scope == "model")
 
 

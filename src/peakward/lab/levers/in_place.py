@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from peakward.lab.levers import module_levers, precision
-from peakward.lab.levers.module_levers import Call
+from peakward.lab.rewriting.wrapping import Around, Call, wrap_forward
 from peakward.levers import catalogue
 from peakward.levers.axis import Undo
 from peakward.records.case import AS_WRITTEN, Configuration, DeviceType, Precision
@@ -96,7 +96,7 @@ def _in_precision(live: Live, kind: Precision) -> Iterator[Undo]:
         yield _cast_parameters(live, torch.bfloat16)
     dtype = precision.AUTOCAST.get(kind)
     if dtype is not None:
-        yield module_levers.wrap_forward([live.model], _in_autocast(live.device, dtype))
+        yield wrap_forward([live.model], _in_autocast(live.device, dtype))
 
 
 def obstacle(live: Live, configuration: Configuration, base: Configuration) -> str | None:
@@ -137,7 +137,7 @@ def _expect_in_place(configuration: Configuration, base: Configuration) -> None:
         )
 
 
-def _in_autocast(device: DeviceType, dtype: torch.dtype) -> module_levers.Around:
+def _in_autocast(device: DeviceType, dtype: torch.dtype) -> Around:
     """The forward pass under autocast. Results in its type go on in fp32, as the caller had them.
 
     Without autocast's cache of cast weights: a CUDA graph may not keep it.
@@ -218,7 +218,7 @@ def _cast_parameters(live: Live, dtype: torch.dtype) -> Undo:
         )
         return _widened(inner(*args, **kwargs), dtype)
 
-    unwrap = module_levers.wrap_forward([live.model], around)
+    unwrap = wrap_forward([live.model], around)
 
     def undo() -> str | None:
         unwrap()

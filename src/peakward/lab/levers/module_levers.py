@@ -1,8 +1,6 @@
 """Levers that reach into a user's module from outside: its blocks recomputed, compiled, in ranges."""
 
-import copyreg
-import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -16,59 +14,12 @@ from peakward.lab.levers.compilation import is_compiled, selective
 from peakward.lab.levers.ranges import opened
 from peakward.lab.models.given_module import repeated_blocks
 from peakward.lab.rewriting import rewriting
+from peakward.lab.rewriting.wrapping import Call, wrap_forward
 from peakward.levers.axis import Undo
 from peakward.records.case import Checkpointing, Compile, CompileScope
 from peakward.records.errors import PeakwardError
 
 _SDPA = F.scaled_dot_product_attention
-
-
-Call = Callable[..., Any]
-Around = Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
-"""Calls a forward pass with its arguments, and does something around it."""
-
-
-def wrap_forward(modules: Iterable[nn.Module], around: Around) -> Undo:
-    """Give each module a forward pass that goes through `around`, in place, and return what takes it back.
-
-    The class changes and not the instance: a function that an instance holds is not copied with it, so that
-    the forward pass of a deep copy would compute with the original's parameters. Modules of one class share
-    the new one, or Dynamo would compile each of them anew. A copy of the module, and a saved one, is of the
-    class before.
-    """
-    found = list(modules)
-    kinds = {kind: _wrapped(kind, around) for kind in dict.fromkeys(map(type, found))}
-    before = [(each, type(each), vars(each).pop("forward", None)) for each in found]
-    for each, kind, own in before:
-        each.__class__ = kinds[kind] if own is None else _wrapped(kind, around, own)
-
-    def undo() -> None:
-        for each, kind, own in before:
-            each.__class__ = kind
-            if own is not None:
-                each.forward = own
-
-    return undo
-
-
-def _wrapped(kind: type[nn.Module], around: Around, own: Call | None = None) -> type[nn.Module]:
-    """The class with another forward pass; `own` is that of an instance, where it has one."""
-
-    @functools.wraps(kind.forward)
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        # Dynamo breaks the graph at `kind.forward.__get__(self)`: the loss is then in another one
-        # than its logits.
-        inner = functools.partial(kind.forward, self) if own is None else own
-        return around(inner, args, kwargs)
-
-    def reduced(self: nn.Module, _protocol: int) -> Any:
-        state = self.__getstate__()
-        plain = state if own is None else {**state, "forward": own}
-        return copyreg._reconstructor, (kind, object, None), plain  # type: ignore[attr-defined]
-
-    told = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    members = {**told, "forward": forward, "__reduce_ex__": reduced}
-    return type(kind.__name__, (kind,), members)
 
 
 def recompute(module: nn.Module, mode: Checkpointing) -> Undo:

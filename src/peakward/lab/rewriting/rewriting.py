@@ -21,10 +21,11 @@ from peakward.lab.rewriting.attention import Outcome, Replaced
 from peakward.lab.rewriting.backend import Backend, eager, inductor
 from peakward.lab.rewriting.dataflow import Refused
 from peakward.lab.rewriting.owners import Chain
+from peakward.lab.rewriting.wrapping import wrap_forward
+from peakward.levers.axis import Undo
 from peakward.records.case import Compile, CompileScope
 from peakward.records.errors import PeakwardError
 
-Undo = Callable[[], None]
 _SETTINGS: dict[str, Any] = {"skip_nnmodule_hook_guards": False, "recompile_limit": 64}
 """Dynamo's settings while replacements stand. Its guards on hooks are on, or hooks that come later would be
 passed over. The limit is of the shapes, types and flags that one forward function may be seen with; beyond
@@ -80,6 +81,10 @@ class Rewriting:
         self.wishes: dict[str, str] = {}
         self._owners: dict[str, list[Chain]] = {}
         self._changed: list[nn.Module] = []
+        self._undo: list[Undo] = []
+        """What takes back that a trunk was set apart."""
+        self._trunk: nn.Module | None = None
+        """What holds the repeated blocks, where the loss is computed outside it."""
         self._compile: tuple[Compile, CompileScope] | None = None
         self._is_settled = False
         self.outcomes: dict[str, list[Outcome]] = {}
@@ -153,7 +158,10 @@ class Rewriting:
 
         A backend of torch's is a setting around the step: a module that asks for torch's attention has it.
         """
+        module = self._module()
+        assert module is not None
         seen = owners.find(forward)
+        self._trunk = owners.trunk(module, seen["loss"]) if "loss" in self.wishes else None
         self._owners = {part: [] for part in self.wishes}
         self.outcomes = {part: [] for part in self.wishes}
         for part in sorted(self.wishes, reverse=True):
@@ -165,13 +173,23 @@ class Rewriting:
             outcomes = self.outcomes[part]
             is_done = any(isinstance(each, Replaced) for each in outcomes)
             if not is_done and not (has_it and seen["sdpa"]):
-                name = type(self._module()).__name__
+                name = type(module).__name__
                 raise PeakwardError(_refusal(part, self.wishes[part], name, outcomes))
+        around = (chain[-1] for chain in self._owners.get("attention", ()))
+        if any(self._trunk in list(owner.modules())[1:] for owner in around):
+            self._trunk = None
+
+    @property
+    def _apart(self) -> nn.Module | None:
+        """The trunk, unless all is compiled as one."""
+        is_one = self._compile is not None and self._compile[1] == "model"
+        return None if is_one else self._trunk
 
     def _contains(self, chain: Chain) -> bool:
         """Whether a graph that was chosen already has what lies at the chain's end."""
         chosen = set(map(id, self._owning()))
-        return any(id(each) in chosen for each in chain)
+        start = chain.index(self._trunk) if self._trunk in chain else 0
+        return any(id(each) in chosen for each in chain[start:])
 
     def _choose(
         self, part: str, group: list[Chain], forward: Callable[[], object], backend: Backend
@@ -179,6 +197,10 @@ class Rewriting:
         """The level of the group at which most can be replaced, and of such the innermost. Where nothing
         can, the outermost has the reason that no more of the model takes away."""
         levels = list(self._levels(part, group[0], forward, backend))
+        if part == "loss" and self._trunk and all(_worth(each[1][part]) != _ALL for each in levels):
+            # The output layer is in the trunk too.
+            self._trunk = None
+            levels = list(self._levels(part, group[0], forward, backend))
         depth, outcomes = max(levels, key=lambda level: _worth(level[1][part]))
         if _worth(outcomes[part]) == _NOTHING:
             depth, outcomes = next((each for each in reversed(levels) if each[1][part]), levels[-1])
@@ -193,6 +215,8 @@ class Rewriting:
         """Gives the outcomes in the innermost module, in the one that calls it, and so on up to the first
         that more of the model could add nothing to."""
         for depth in range(len(chain), 0, -1):
+            if part == "loss" and self._apart is not None:
+                self._set_apart(self._apart, None)
             self._put_in([chain[depth - 1]], _through(backend))
             try:
                 outcomes = self._tried(forward, backend)
@@ -231,12 +255,15 @@ class Rewriting:
         self._take_out()
         parts = {id(each): each for each in (*self._owning(), *self._to_compile(module))}
         inside = {
-            id(each) for part in parts.values() for each in part.modules() if each is not part
+            id(each) for part in parts.values() for each in owners.in_graph_of(part, self._apart)
         }
         inner = eager if self._compile is None else inductor(self._compile[0])
         backend = backend or Backend(module, dict(self.wishes), inner)
-        outermost = [each for key, each in parts.items() if key not in inside]
-        self._put_in(outermost, _through(backend))
+        outermost = {key: each for key, each in parts.items() if key not in inside}
+        if self._apart is not None:
+            is_one = outermost.pop(id(self._apart), None) is not None
+            self._set_apart(self._apart, backend if is_one else None)
+        self._put_in(outermost.values(), _through(backend))
 
     def _owning(self) -> Iterator[nn.Module]:
         return (chain[-1] for found in self._owners.values() for chain in found)
@@ -257,10 +284,23 @@ class Rewriting:
             setattr(each, _IMPL, make(each))
             self._changed.append(each)
 
+    def _set_apart(self, trunk: nn.Module, backend: Backend | None) -> None:
+        """End the graph of what calls the trunk before that call and begin another behind it, and let the
+        trunk itself run through a backend where one is given. (Dynamo would pass over `_IMPL` of a module
+        that is called within a graph.)"""
+        run = trunk.forward
+        if backend is not None:
+            run = torch.compile(run, backend=backend, dynamic=False)
+        around = torch.compiler.disable(lambda _inner, args, kwargs: run(*args, **kwargs))
+        self._undo.append(wrap_forward([trunk], around))
+
     def _take_out(self) -> None:
         for each in self._changed:
             vars(each).pop(_IMPL, None)
         self._changed.clear()
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
 
 
 def _through(backend: Backend) -> Callable[[nn.Module], Callable[..., Any]]:
@@ -286,7 +326,7 @@ def _by_class(chains: list[Chain]) -> list[list[Chain]]:
     return list(groups.values())
 
 
-_NOTHING = 0.0, 0.0
+_NOTHING, _ALL = (0.0, 0.0), (1.0, 1.0)
 
 
 def _worth(outcomes: list[Outcome]) -> tuple[float, float]:

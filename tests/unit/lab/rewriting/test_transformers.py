@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from .made import assert_close, replaced, step
+from peakward.lab.rewriting import rewriting
+
+from .made import assert_close, assert_same, replaced, step
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.full
@@ -77,3 +80,34 @@ def test_the_loss_takes_the_output_layer_with_it(make):
     _, what = replaced(model, ids, part="loss", by="chunked")
     assert what == {"output layer and cross-entropy (chunked)"}
     assert_close(step(model, ids), step(plain, ids), torch.float32)
+
+
+@pytest.mark.parametrize(("scope", "n_large"), [("block", 0), ("model", 1)])
+def test_blocks_stay_out_of_the_graph_of_the_loss(scope, n_large):
+    """So that their compilation takes as long with another loss as with torch's."""
+    model, plain = llama("sdpa"), llama("sdpa")
+    plain.load_state_dict(model.state_dict())
+    ids = torch.randint(97, (2, 12))
+    undo = rewriting.replace_part(model, "loss", "recomputed")
+    graphs = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rewriting, "inductor", lambda _: _kept_in(graphs))
+        rewriting.of(model).compiled("default", scope)
+        assert_close(step(model, ids), step(plain, ids), torch.float32)
+    attentions = [
+        sum(node.target is F.scaled_dot_product_attention for node in each.graph.nodes)
+        for each in graphs
+    ]
+    assert attentions.count(2) == n_large
+    assert attentions.count(1) == (1 if scope == "block" else 0)
+    undo()
+    assert_same(step(model, ids), step(plain, ids))
+    assert type(model.model.model) is transformers.LlamaModel
+
+
+def _kept_in(graphs):
+    def inner(graph, examples):
+        graphs.append(graph)
+        return graph.forward
+
+    return inner

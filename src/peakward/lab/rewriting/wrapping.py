@@ -1,0 +1,77 @@
+"""Gives modules another forward pass, in place, and takes it back."""
+
+import copyreg
+import functools
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import nn
+
+from peakward.levers.axis import Undo
+
+Call = Callable[..., Any]
+Around = Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
+"""Calls a forward pass with its arguments, and does something around it."""
+_OWN = "_forward_of_instance"
+_undone: "weakref.WeakSet[type[nn.Module]]" = weakref.WeakSet()
+
+
+def wrap_forward(modules: Iterable[nn.Module], around: Around) -> Undo:
+    """Give each module a forward pass that goes through `around`, in place, and return what takes it back.
+    Of several that were given to one module each can be taken back before the others.
+
+    The class changes and not the instance: a function that an instance holds is not copied with it, so that
+    the forward pass of a deep copy would compute with the original's parameters. Modules of one class share
+    the new one, or Dynamo would compile each of them anew. A copy of the module, and a saved one, is of the
+    class before.
+    """
+    found = list(modules)
+    shared = {kind: _wrapped(kind, around) for kind in dict.fromkeys(map(type, found))}
+    made = []
+    for each in found:
+        kind, own = type(each), vars(each).pop("forward", None)
+        made.append(shared[kind] if own is None else _wrapped(kind, around, own))
+        each.__class__ = made[-1]
+
+    def undo() -> None:
+        for kind in dict.fromkeys(made):
+            _pass_on(kind)
+            _undone.add(kind)
+        for each in found:
+            # What was put around it later stands on it until that is taken back too.
+            while (gone := type(each)) in _undone:
+                each.__class__ = gone.__mro__[1]
+                if (own := vars(gone)[_OWN]) is not None:
+                    each.forward = own
+
+    return undo
+
+
+def _wrapped(kind: type[nn.Module], around: Around, own: Call | None = None) -> type[nn.Module]:
+    """The class with another forward pass; `own` is that of an instance, where it has one."""
+
+    @functools.wraps(kind.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        # Dynamo breaks the graph at `kind.forward.__get__(self)`: the loss is then in another one
+        # than its logits.
+        inner = functools.partial(kind.forward, self) if own is None else own
+        return around(inner, args, kwargs)
+
+    def reduced(self: nn.Module, _protocol: int) -> Any:
+        state = self.__getstate__()
+        plain = state if own is None else {**state, "forward": own}
+        return copyreg._reconstructor, (kind, object, None), plain  # type: ignore[attr-defined]
+
+    told = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    members = {**told, "forward": forward, "__reduce_ex__": reduced, _OWN: own}
+    return type(kind.__name__, (kind,), members)
+
+
+def _pass_on(kind: type[nn.Module]) -> None:
+    """Let a wrapped class do as what it took the place of, for those that were wrapped again."""
+    own: Call | None = vars(kind)[_OWN]
+    if own is None:
+        del kind.forward
+    else:
+        kind.forward = lambda _self, *args, **kwargs: own(*args, **kwargs)

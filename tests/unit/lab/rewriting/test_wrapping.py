@@ -1,0 +1,48 @@
+"""Forward passes that are given to a module and taken back in any order."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from peakward.lab.rewriting.wrapping import wrap_forward
+
+
+class Doubled(nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+
+def plus(n):
+    return lambda inner, args, kwargs: inner(*args, **kwargs) + n
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("has_own", [False, True])
+def test_each_is_taken_back_before_the_others(order, has_own):
+    module = Doubled()
+    if has_own:
+        module.forward = own = lambda x: 3 * x
+    x, alone = torch.ones(()), 3 if has_own else 2
+    undo = [wrap_forward([module], plus(10**i)) for i in range(3)]
+    assert module(x) == alone + 111
+    expected = 111
+    for i in order:
+        undo[i]()
+        expected -= 10**i
+        assert module(x) == alone + expected
+    assert type(module) is Doubled
+    assert vars(module).get("forward") is (own if has_own else None)
+
+
+def test_modules_of_one_class_share_another_and_copies_have_the_first():
+    both = [Doubled(), Doubled()]
+    undo = wrap_forward(both, plus(1))
+    assert type(both[0]) is type(both[1]) is not Doubled
+    copied = copy.deepcopy(both[0])
+    assert type(copied) is Doubled
+    assert copied(torch.ones(())) == 2
+    undo()
+    assert [type(each) for each in both] == [Doubled, Doubled]
