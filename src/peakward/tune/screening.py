@@ -13,9 +13,9 @@ from peakward.tune.lever_stack import LeverStack, together
 from peakward.tune.outlook import Outlook
 from peakward.tune.trials import refused
 
-MARGIN = 1.1
-"""A composition that was not screened is proved where the time is this many times what it should take:
-without its second process it is nothing."""
+MARGIN = 1.15
+"""A composition is screened and proved where the time is this many times what that should take: without its
+second process it is nothing."""
 
 
 class Screening:
@@ -50,7 +50,7 @@ class Screening:
     def fits(self, stack: LeverStack) -> bool:
         """Whether there is time to screen the whole stack and to prove it."""
         cost_s = self._bench.screen_s(stack.base, stack.top)
-        return self._ledger.allows(cost_s + self._proof_s(stack))
+        return self._ledger.allows(MARGIN * (cost_s + self._proof_s(stack)))
 
     def fits_unseen(self, stack: LeverStack) -> bool:
         """Whether there is time to prove it without a screening before."""

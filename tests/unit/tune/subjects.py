@@ -95,8 +95,10 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         settings = case.configuration.settings
         if settings.get("compile", "none") == "none":
             return {}
-        # A loss that is replaced is the whole model's: its graph is compiled in one piece.
-        whole = MODEL in settings.items() or settings["loss"] != "torch"
+        # A loss that is replaced is the whole model's, and its graph is compiled in one piece; not in
+        # transformers' models, where it is beside what calls the blocks.
+        is_beside = self.case.source.startswith("hf:")
+        whole = MODEL in settings.items() or (settings["loss"] != "torch" and not is_beside)
         kernels = settings["precision"], whole, settings["attention"], settings["loss"]
         return {kernels: self.whole_compile_s if whole else self.compile_s}
 

@@ -38,10 +38,10 @@ def find(forward: Callable[[], object]) -> dict[str, list[Chain]]:
 
 
 def trunk(module: nn.Module, of_loss: Sequence[Chain]) -> nn.Module | None:
-    """The innermost module that holds the repeated blocks, where no loss is computed in it, as in transformers'
-    models; None of a module that calls its blocks itself.
+    """The innermost module that holds the repeated blocks, where no loss is computed in it, as in those of
+    transformers; None of a module that calls its blocks itself.
 
-    It need not be in the loss's graph. All of Qwen2-1.5B in one graph takes 67 s to compile (H200), its block 3.
+    It need not be in the loss's graph. Qwen2-1.5B in one graph takes 67 s to compile (H200), its block 3.
     """
     blocks = repeated_blocks(module)
     holders = [
