@@ -26,11 +26,17 @@ from peakward.levers.axis import Undo
 from peakward.records.case import Compile, CompileScope
 from peakward.records.errors import PeakwardError
 
-_SETTINGS: dict[str, Any] = {"skip_nnmodule_hook_guards": False, "recompile_limit": 64}
+_SETTINGS: dict[str, Any] = {
+    "skip_nnmodule_hook_guards": False,
+    "recompile_limit": 64,
+    "nested_graph_breaks": True,
+}
 """Dynamo's settings while replacements stand. Its guards on hooks are on, or hooks that come later would be
 passed over. The limit is of the shapes, types and flags that one forward function may be seen with; beyond
 it the function runs as it was written. The blocks of a model may count each for itself, where they read
-their number. (The argument of torch.compile that limits one function came after torch 2.11.)"""
+their number. (The argument of torch.compile that limits one function came after torch 2.11.) A graph ends in
+the function that calls a trunk and not in all that called that function, or a loss that is computed of a
+module's result would not be in one graph with the output layer."""
 _before: dict[str, Any] = {}
 """Their values before the first replacement."""
 _IMPL = "_compiled_call_impl"
@@ -200,6 +206,7 @@ class Rewriting:
         if part == "loss" and self._trunk and all(_worth(each[1][part]) != _ALL for each in levels):
             # The output layer is in the trunk too.
             self._trunk = None
+            torch._dynamo.reset()
             levels = list(self._levels(part, group[0], forward, backend))
         depth, outcomes = max(levels, key=lambda level: _worth(level[1][part]))
         if _worth(outcomes[part]) == _NOTHING:
@@ -278,8 +285,9 @@ class Rewriting:
         self, modules: Iterable[nn.Module], make: Callable[[nn.Module], Callable[..., Any]]
     ) -> None:
         if not _before:
-            _before.update({name: getattr(torch._dynamo.config, name) for name in _SETTINGS})
-            _configure(_SETTINGS)
+            there = {name for name in _SETTINGS if hasattr(torch._dynamo.config, name)}
+            _before.update({name: getattr(torch._dynamo.config, name) for name in there})
+            _configure({name: _SETTINGS[name] for name in there})
         for each in modules:
             setattr(each, _IMPL, make(each))
             self._changed.append(each)

@@ -82,10 +82,19 @@ def test_the_loss_takes_the_output_layer_with_it(make):
     assert_close(step(model, ids), step(plain, ids), torch.float32)
 
 
+class Scored(Losses):
+    """A causal language model whose logits are scored outside it."""
+
+    def forward(self, ids):
+        logits = self.model(input_ids=ids, use_cache=False).logits
+        return logits, F.cross_entropy(logits.float().flatten(0, 1), ids.flatten())
+
+
 @pytest.mark.parametrize(("scope", "n_large"), [("block", 0), ("model", 1)])
-def test_blocks_stay_out_of_the_graph_of_the_loss(scope, n_large):
+@pytest.mark.parametrize("kind", [Losses, Scored])
+def test_blocks_stay_out_of_the_graph_of_the_loss(kind, scope, n_large):
     """So that their compilation takes as long with another loss as with torch's."""
-    model, plain = llama("sdpa"), llama("sdpa")
+    model, plain = kind(llama("sdpa").model), kind(llama("sdpa").model)
     plain.load_state_dict(model.state_dict())
     ids = torch.randint(97, (2, 12))
     undo = rewriting.replace_part(model, "loss", "recomputed")
