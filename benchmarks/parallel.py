@@ -4,7 +4,7 @@
 
 Writes the JSON after each item and goes on where the file was begun: what is in it without a failure is not
 run again. No item is begun that would not end within --budget-s. Needs as many GPUs as --gpus says, or
---device cpu, over gloo at tiny sizes.
+--device cpu, over gloo at tiny sizes. NVLink's multicast is off (NCCL_NVLS_ENABLE=0) unless that is set.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -36,11 +36,13 @@ from peakward.records.plan import DeviceGroup
 from several.found import Foreseen, Item, Report, Solo, compared_of, lines, solos_of, write
 
 HERE = Path(__file__).parent
-PATIENCE_S = 120.0
+PATIENCE_S = 90.0
 """Without any rank's getting on: a cold compilation of a block takes 40 s."""
-LOST_PATIENCE_S = 10.0
-COMPILES = {"TORCHINDUCTOR_COMPILE_THREADS": os.environ.get("TORCHINDUCTOR_COMPILE_THREADS", "4")}
-"""Inductor would start a pool of 32 processes for each rank."""
+LOST_PATIENCE_S = 5.0
+STATED_S = {"killed": 8.0, "nan": 8.0, "hung": LOST_PATIENCE_S + 8, "diverged": LOST_PATIENCE_S + 8}
+"""From a loss until the job has ended: its cause is chosen after 1.5 s, places are asked for in 2 s."""
+SET = {"TORCHINDUCTOR_COMPILE_THREADS": "8", "NCCL_NVLS_ENABLE": "0"}
+"""What every job has unless it is set. Inductor would start a pool of 32 processes for each rank."""
 
 
 class Options(NamedTuple):
@@ -54,7 +56,7 @@ class Options(NamedTuple):
     sizes: tuple[str, ...]
     batch_size: int
     seq_len: int
-    pairs: int
+    rounds: int
     steps: int
     ctas: tuple[int, ...]
 
@@ -70,6 +72,8 @@ class Planned(NamedTuple):
 def main() -> None:
     """Run what fits, write, print."""
     options = parse()
+    for name, value in SET.items():
+        os.environ.setdefault(name, value)
     here = probe.environment("cuda" if options.device == "cuda" else "cpu")
     report = Report(
         environment=here,
@@ -79,6 +83,7 @@ def main() -> None:
     )
     if options.out.exists():
         report = msgspec.json.decode(options.out.read_bytes(), type=Report)
+        report = msgspec.structs.replace(report, arguments=(*report.arguments, *sys.argv[1:]))
     done = {each.name for each in report.items if each.failed is None}
     began_s = monotonic()
     for planned in items(options):
@@ -109,8 +114,8 @@ def parse() -> Options:
     parser.add_argument("--sizes", type=words, default=("xl", "2.7B"))
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--seq-len", type=int, default=1024)
-    parser.add_argument("--pairs", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--ctas", type=numbers, default=(4, 8, 16), help="NCCL_MAX_CTAS tried")
     return Options(**vars(parser.parse_args()))
 
@@ -150,15 +155,27 @@ def _calibrate(options: Options) -> Iterator[Planned]:
 
 def _ddp(options: Options) -> Iterator[Planned]:
     n = options.gpus
-    arms = (
+    base = (
         _arm("plain", Layout()),
-        _arm("ddp 25 MB", Layout(dp=n, bucket_mb=25)),
         _arm("ddp", Layout(dp=n)),
         _arm("overlapped", Layout(dp=n, data="overlapped")),
+        _arm("plain on each", Layout(), is_on_every_rank=True),
     )
-    turns = (("plain", "ddp"), ("plain", "overlapped"))
+    naive = (
+        _arm("flat", Layout(dp=n, data="flat")),
+        _arm("per-parameter", Layout(dp=n, data="per-parameter")),
+        _arm("ddp 25 MB", Layout(dp=n, bucket_mb=25)),
+        _arm("zero1", Layout(dp=n, data="zero1")),
+    )
     for size in options.sizes:
-        yield _planned(options, f"ddp {size}", size, "bf16", arms=arms, turns=turns, limit_s=150)
+        is_first = size == options.sizes[0]
+        turns: tuple[tuple[str, ...], ...] = (("plain", "ddp", "overlapped"),)
+        if size == "2.7B":  # 25 GiB of parameters, gradients and moments in bf16, each.
+            turns = (("plain", "ddp"), ("plain", "overlapped"))
+        if is_first:
+            turns += (("ddp", "flat", "per-parameter"),)
+        arms = base + (naive if is_first else ())
+        yield _planned(options, f"ddp {size}", size, "bf16", arms=arms, turns=turns, limit_s=110)
 
 
 def _ctas(options: Options) -> Iterator[Planned]:
@@ -169,7 +186,7 @@ def _ctas(options: Options) -> Iterator[Planned]:
         _arm("overlapped", Layout(dp=options.gpus, data="overlapped")),
         _arm("ddp", Layout(dp=options.gpus)),
     )
-    turns = (("plain", "overlapped"),)
+    turns = (("plain", "overlapped", "ddp"),)
     size = options.sizes[0]
     for n in options.ctas:
         yield _planned(
@@ -186,45 +203,36 @@ def _ctas(options: Options) -> Iterator[Planned]:
 
 def _fsdp(options: Options) -> Iterator[Planned]:
     n = options.gpus
-    arms = (
+    base = (
         _arm("plain", Layout()),
-        _arm("fsdp on one", Layout(data="fsdp")),
         _arm("fsdp", Layout(dp=n, data="fsdp")),
-        _arm("fsdp, fp32 sums", Layout(dp=n, data="fsdp"), reduces_in_fp32=True),
+        _arm("fsdp on one", Layout(data="fsdp")),
+    )
+    more = (
         _arm("zero2", Layout(dp=n, data="zero2")),
+        _arm("fsdp, fp32 sums", Layout(dp=n, data="fsdp"), reduces_in_fp32=True),
+        _arm("fsdp whole", Layout(dp=n, data="fsdp", wrap="whole")),
     )
     for size in options.sizes:
-        turns = (("plain", "fsdp"), ("fsdp on one", "fsdp"), ("plain", "zero2"))
-        # 2.7B holds 51 GiB of parameters, gradients and moments in fp32 on one GPU: one arm at a time, each
-        # of which is built five times.
-        both = size != "2.7B"
-        chosen = turns if both else turns[1:2]
+        # 2.7B holds 51 GiB of parameters, gradients and moments in fp32 on one GPU: one arm at a time.
+        all_resident = size != "2.7B"
+        turns = (("plain", "fsdp"),) if all_resident else (("plain", "fsdp", "fsdp on one"),)
         yield _planned(
             options,
             f"fsdp {size}",
             size,
             "bf16-mixed",
-            arms=arms,
-            turns=chosen,
-            limit_s=200,
-            both=both,
+            arms=base + (more if size == options.sizes[0] else ()),
+            turns=turns,
+            limit_s=120,
+            all_resident=all_resident,
         )
-
-
-def _naive(options: Options) -> Iterator[Planned]:
-    n, size = options.gpus, options.sizes[0]
-    arms = tuple(
-        _arm(name, Layout(dp=n, data=name))  # type: ignore[arg-type]
-        for name in ("ddp", "overlapped", "flat", "per-parameter")
-    )
-    turns = (("flat", "ddp"), ("per-parameter", "ddp"))
-    yield _planned(options, f"naive {size}", size, "bf16", arms=arms, turns=turns, limit_s=100)
 
 
 def _buckets(options: Options) -> Iterator[Planned]:
     n, size = options.gpus, options.sizes[0]
     arms = [
-        _arm(f"{name} {mb} MB", Layout(dp=n, data=name, bucket_mb=mb))  # type: ignore[arg-type]
+        _arm(f"{name} {mb} MB", Layout(dp=n, data=name, bucket_mb=mb))
         for name in ("ddp", "overlapped")
         for mb in (0, 1, 10, 100, 1000)
     ]
@@ -232,26 +240,13 @@ def _buckets(options: Options) -> Iterator[Planned]:
     yield _planned(options, f"buckets {size}", size, "bf16", arms=tuple(arms), limit_s=130)
 
 
-def _zero(options: Options) -> Iterator[Planned]:
-    n, size = options.gpus, options.sizes[0]
-    arms = (
-        _arm("ddp", Layout(dp=n)),
-        _arm("zero1", Layout(dp=n, data="zero1")),
-        _arm("zero2", Layout(dp=n, data="zero2")),
-        _arm("fsdp", Layout(dp=n, data="fsdp")),
-        _arm("fsdp whole", Layout(dp=n, data="fsdp", wrap="whole")),
-    )
-    yield _planned(options, f"zero {size}", size, "bf16", arms=arms, limit_s=100)
-
-
 def _split(options: Options) -> Iterator[Planned]:
     """Tensor and pipeline parallelism of the last size: 25 heads of `xl` are no multiple of two ranks."""
     n, size = options.gpus, options.sizes[-1]
     arms = [
-        _arm("plain", Layout()),
         _arm("tp", Layout(tp=n)),
-        _arm("tp, not compiled", Layout(tp=n), compiled=False),
         _arm("1f1b", Layout(pp=n, n_micro_batches=2 * n)),
+        _arm("tp, not compiled", Layout(tp=n), compiled=False),
         _arm("gpipe", Layout(pp=n, n_micro_batches=2 * n, schedule="gpipe")),
         _arm(
             "interleaved",
@@ -267,25 +262,33 @@ def _split(options: Options) -> Iterator[Planned]:
 
 
 def _lost(options: Options) -> Iterator[Planned]:
-    def run(limit_s: float) -> Item:
-        told = {}
-        for how in ("killed", "hung", "diverged", "nan"):
-            began_s = monotonic()
-            try:
-                _launched(
-                    "several.lost:lose",
-                    {"how": how},
-                    options,
-                    limit_s=limit_s / 4,
-                    patience_s=LOST_PATIENCE_S,
-                )
-                told[how] = {"cause": "the job ended well", "seconds": monotonic() - began_s}
-            except RankError as error:
-                took_s = monotonic() - began_s
-                told[how] = {"rank": error.rank, "cause": str(error), "seconds": took_s}
-        return Item(name="", lost=told)
+    """Each a job of its own, whose last rank is lost."""
+    for how, stated_s in STATED_S.items():
 
-    yield Planned("lost", 120, run)
+        def run(limit_s: float, how: str = how, stated_s: float = stated_s) -> Item:
+            with tempfile.TemporaryDirectory(prefix="peakward-") as folder:
+                told: dict[str, Any] = {"cause": "the job ended well"}
+                try:
+                    _launched(
+                        "several.lost:lose",
+                        {"how": how, "folder": folder},
+                        options,
+                        limit_s=limit_s,
+                        patience_s=LOST_PATIENCE_S,
+                    )
+                except RankError as error:
+                    told = {"rank": error.rank, "cause": str(error)}
+                ended_s = monotonic()
+                at_s = float(Path(folder, "lost-at").read_text())
+                pids = [int(each.read_text()) for each in Path(folder).glob("pid-*")]
+            told |= {
+                "seconds_after_the_loss": ended_s - at_s,
+                "stated_seconds": stated_s,
+                "processes_left": [each for each in pids if Path(f"/proc/{each}").exists()],
+            }
+            return Item(name="", lost={how: told})
+
+        yield Planned(f"lost, {how}", 25, run)
 
 
 def _traces(options: Options) -> Iterator[Planned]:
@@ -294,18 +297,19 @@ def _traces(options: Options) -> Iterator[Planned]:
     arms = (
         _arm("per-parameter", Layout(dp=n, data="per-parameter")),
         _arm("overlapped", Layout(dp=n, data="overlapped")),
-        _arm("ddp", Layout(dp=n)),
         _arm("late", Layout(dp=n), delayed_rank=n - 1, delay_s=0.03),
     )
 
     def run(limit_s: float) -> Item:
         with tempfile.TemporaryDirectory(prefix="peakward-") as folder:
             case = _case(options, size, "bf16")
-            request = ArmsRequest(case=case, arms=arms, n_solo_steps=4, trace_folder=folder)
+            request = ArmsRequest(
+                case=case, arms=arms, n_warmup=4, n_solo_steps=4, trace_folder=folder
+            )
             by_rank = _asked(request, options, limit_s)
             return Item(name="", solos=solos_of(by_rank), findings=_findings(Path(folder), arms, n))
 
-    yield Planned(f"traces {size}", 120, run)
+    yield Planned(f"traces {size}", 80, run)
 
 
 def _findings(folder: Path, arms: tuple[Arm, ...], n_ranks: int) -> dict[str, tuple[str, ...]]:
@@ -328,12 +332,10 @@ PARTS: dict[str, Callable[[Options], Iterator[Planned]]] = {
     "calibrate": _calibrate,
     "ddp": _ddp,
     "fsdp": _fsdp,
-    "ctas": _ctas,
-    "naive": _naive,
-    "zero": _zero,
     "lost": _lost,
     "traces": _traces,
     "split": _split,
+    "ctas": _ctas,
     "buckets": _buckets,
 }
 
@@ -370,8 +372,8 @@ def _planned(
     *,
     arms: tuple[Arm, ...],
     limit_s: float,
-    turns: tuple[tuple[str, str], ...] = (),
-    both: bool = True,
+    turns: tuple[tuple[str, ...], ...] = (),
+    all_resident: bool = True,
     **environ: str,
 ) -> Planned:
     case = _case(options, size, precision)
@@ -383,9 +385,11 @@ def _planned(
             case=case,
             arms=arms,
             turns=turns,
-            both_resident=both,
+            all_resident=all_resident,
+            n_warmup=4,
+            n_solo_steps=options.steps,
             n_steps=options.steps,
-            n_pairs=options.pairs,
+            n_rounds=options.rounds,
         )
         by_rank = _asked(request, options, limit_s, environ)
         solos = solos_of(by_rank)
@@ -430,7 +434,7 @@ def _launched(
         device=_kind(options),
         timeout_s=limit_s,
         patience_s=patience_s,
-        environ={**COMPILES, "PYTHONPATH": paths, **(environ or {})},
+        environ={"PYTHONPATH": paths, **(environ or {})},
     )
 
 
@@ -451,7 +455,7 @@ def _foreseen(
             continue
         if layout.data not in ("ddp", "fsdp", "overlapped"):
             continue
-        kind = "fsdp" if layout.data == "fsdp" else "ddp"
+        kind: Literal["ddp", "fsdp"] = "fsdp" if layout.data == "fsdp" else "ddp"
         group = DeviceGroup(n_gpus=layout.dp, parallel=kind) if layout.dp > 1 else None
         peaks = [each for each in seen.peak_bytes if each is not None]
         try:

@@ -120,28 +120,33 @@ def _solo(name: str, runs: list[ArmRun]) -> Solo:
 
 
 def compared_of(by_rank: list[list[ArmRun]]) -> tuple[Compared, ...]:
-    """Each two arms that were in turns."""
-    pairs = dict.fromkeys(each.turns for runs in by_rank for each in runs if each.turns)
-    return tuple(found for each in pairs if each and (found := _compared(by_rank, each)))
+    """The arms that were in turns, each against the first of them."""
+    turns = dict.fromkeys(each.turns for runs in by_rank for each in runs if each.turns)
+    return tuple(
+        found
+        for names in turns
+        for other in (names or ())[1:]
+        if names and (found := _compared(by_rank, names, other))
+    )
 
 
-def _compared(by_rank: list[list[ArmRun]], turns: tuple[str, str]) -> Compared | None:
-    base, candidate = turns
-    times: dict[str, list[list[float]]] = {base: [], candidate: []}
-    for runs in by_rank:
-        for arm in turns:
-            own = [median(each.steps_s) for each in runs if each.turns == turns and each.arm == arm]
-            if own:
-                times[arm].append(own)
-    if not times[base] or not times[candidate]:
+def _compared(
+    by_rank: list[list[ArmRun]], turns: tuple[str, ...], candidate: str
+) -> Compared | None:
+    base = turns[0]
+    slowest = {}
+    for arm in (base, candidate):
+        own = [
+            [median(each.steps_s) for each in runs if each.turns == turns and each.arm == arm]
+            for runs in by_rank
+        ]
+        slowest[arm] = [max(each) for each in zip(*(each for each in own if each), strict=True)]
+    if len(slowest[base]) != len(slowest[candidate]) or len(slowest[base]) < 2:
         return None
-    slowest = {arm: [max(each) for each in zip(*rows, strict=True)] for arm, rows in times.items()}
     pairs = tuple(
         Pair(process=0, base_s=one, candidate_s=other)
         for one, other in zip(slowest[base], slowest[candidate], strict=True)
     )
-    if len(pairs) < 2:
-        return None
     ratio = ratio_interval(pairs)
     inverse = Interval(
         estimate=1 / ratio.estimate, low=1 / ratio.high, high=1 / ratio.low, level=ratio.level

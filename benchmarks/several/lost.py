@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,12 +20,18 @@ AT = 4
 def lose(
     rank: Rank, arguments: Mapping[str, Any], tell: Callable[[int, str], None]
 ) -> dict[str, Any]:
-    """Steps of a product and an all-reduce; the last rank is lost in the fourth."""
+    """Steps of a product and an all-reduce; the last rank is lost in the fourth.
+
+    Each rank leaves its process id in `folder`, and the last one the time of its loss.
+    """
+    folder = Path(arguments["folder"])
+    folder.joinpath(f"pid-{rank.number}").write_text(str(os.getpid()))
     a = torch.randn(512, 512, device=rank.device)
     for step in range(1, N_STEPS + 1):
         tell(step, "forward")
         loss = (a @ a).square().mean()
         if step == AT and rank.number == rank.n_ranks - 1:
+            folder.joinpath("lost-at").write_text(str(time.monotonic()))
             loss = HOW[arguments["how"]](loss)
         expect_finite(loss, step)
         tell(step, "all-reduce")

@@ -144,6 +144,8 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     name: str
     layout: Layout
     """One of a single rank runs on the first alone; there `ddp` is the plain module without a wrapper."""
+    is_on_every_rank: bool = False
+    """Whether one of a single rank runs on each of them at once instead, which shows how alike they are."""
     compiled: bool = True
     """Whether each block is compiled by itself."""
     reduces_in_fp32: bool = False
@@ -160,15 +162,15 @@ class ArmsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A training step; its batch is that of one rank."""
     arms: tuple[Arm, ...]
     """Each is timed by itself, with the peak of its memory."""
-    turns: tuple[tuple[str, str], ...] = ()
-    """Names of two arms that are timed in turns, A B B A ….."""
-    both_resident: bool = True
-    """Whether memory holds both arms of a pair; else each is built anew for its turns."""
+    turns: tuple[tuple[str, ...], ...] = ()
+    """Names of arms that are timed in turns, A B C C B A …; the others are held against the first."""
+    all_resident: bool = True
+    """Whether memory holds all arms that take turns; else each is built anew for its turn."""
     n_warmup: int = 6
     n_settling: int = 2
     n_solo_steps: int = 10
     n_steps: int = 12
-    n_pairs: int = 4
+    n_rounds: int = 4
     n_traced: int = 3
     trace_folder: str | None = None
     """Where each rank writes a trace of every arm."""
@@ -183,7 +185,7 @@ class ArmRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     steps_s: tuple[float, ...] = ()
     loss: float | None = None
     peak_bytes: int | None = None
-    """The most that the allocator had given out during the steps; None on a CPU."""
+    """The most that the allocator had given out during the steps, without other arms; None on a CPU."""
     between_bytes: int | None = None
     """The same between steps."""
     held_bytes: dict[str, int] = msgspec.field(default_factory=dict)
@@ -192,5 +194,5 @@ class ArmRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     power_w: float | None = None
     """Read once, while the queue was full."""
     is_solo: bool = False
-    turns: tuple[str, str] | None = None
+    turns: tuple[str, ...] | None = None
     """The arms that were in turns."""

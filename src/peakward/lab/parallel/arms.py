@@ -1,14 +1,17 @@
-"""Layouts of one training step, timed on the ranks of a job: each by itself, then two in turns.
+"""Layouts of one training step, timed on the ranks of a job: each by itself, then several in turns.
 
 An arm of one rank runs on the first one while the others wait on the host, so that nothing of theirs is on
-its device. All ranks take as many steps as the request says: none may decide that by its own clock.
+its device, or on each of them at once without a word between them. All ranks take as many steps as the
+request says: none may decide that by its own clock. An arm is built once where memory holds those that it
+takes turns with: its first run, which is not in turns, tells its memory, less what the others hold meanwhile.
 """
 
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,14 +41,15 @@ def measure(rank: Rank, arguments: Mapping[str, Any], tell: Tell) -> dict[str, A
     """The ranks' part of a request: `runs` of this rank in order, each an `ArmRun`."""
     request = msgspec.convert(arguments, ArmsRequest)
     bench = _Bench(rank, request, tell)
+    for turns in request.turns:
+        bench.in_turns(turns)
     for arm in request.arms:
-        with bench.resident(arm):
-            bench.run(arm, request.n_solo_steps, is_solo=True)
-    for base, candidate in request.turns:
-        bench.in_turns(base, candidate)
-    if request.trace_folder is not None:
-        for arm in request.arms:
-            bench.trace(arm, Path(request.trace_folder))
+        if request.trace_folder is not None:
+            with bench.resident(arm):
+                bench.trace(arm, Path(request.trace_folder))
+        elif not bench.is_known(arm):
+            with bench.resident(arm):
+                pass
     return {"runs": [msgspec.to_builtins(each) for each in bench.runs]}
 
 
@@ -55,50 +59,54 @@ class _Bench:
     def __init__(self, rank: Rank, request: ArmsRequest, tell: Tell) -> None:
         self._rank, self._request, self._tell = rank, request, tell
         self._host = dist.new_group(backend="gloo")
-        kind, first = rank.device.type, torch.zeros((1, 1, 1), dtype=torch.int)
-        self._alone = DeviceMesh(kind, first, mesh_dim_names=AXES)
+        # Every rank makes every mesh, as torch asks.
+        self._alone = [
+            DeviceMesh(rank.device.type, [[[number]]], mesh_dim_names=AXES)
+            for number in range(rank.n_ranks)
+        ][rank.number]
         self._meshes: dict[tuple[int, int, int], DeviceMesh] = {}
         self._n_told = 0
         self.runs: list[ArmRun] = []
         self._steps: dict[str, Callable[[], Tensor | None]] = {}
         self._failed: dict[str, str] = {}
         self._held: dict[str, ParallelStep] = {}
+        self._known: set[str] = set()
+        # Arms of one type share their blocks' compiled code; torch gives up after eight of one function.
+        torch._dynamo.config.recompile_limit = 64
 
-    def in_turns(self, base: str, candidate: str) -> None:
-        """A B B A A B B A …: each pair of neighbours has both, every second one in reverse."""
+    def is_known(self, arm: Arm) -> bool:
+        """Whether it was timed by itself, or failed."""
+        return arm.name in self._known
+
+    def in_turns(self, names: tuple[str, ...]) -> None:
+        """A B C C B A A B C …: every second round is in reverse."""
         arms = {each.name: each for each in self._request.arms}
-        self._agree()
-        if base in self._failed or candidate in self._failed:
-            return
-        names = [base, candidate]
-        order = [names[at % 2 ^ pair % 2] for pair in range(self._request.n_pairs) for at in (0, 1)]
-        if self._request.both_resident:
-            with self.resident(arms[base]), self.resident(arms[candidate]):
-                for name in order:
-                    self.run(arms[name], self._request.n_steps, turns=(base, candidate))
-            return
-        held: list[AbstractContextManager[None]] = []
-        for at, name in enumerate(order):
-            if at == 0 or order[at - 1] != name:
-                while held:
-                    held.pop().__exit__(None, None, None)
-                held.append(self.resident(arms[name]))
-                held[-1].__enter__()
-            self.run(arms[name], self._request.n_steps, turns=(base, candidate))
-        held.pop().__exit__(None, None, None)
+        rounds = [names[:: -1 if at % 2 else 1] for at in range(self._request.n_rounds)]
+        with ExitStack() as held:
+            if self._request.all_resident:
+                for name in names:
+                    held.enter_context(self.resident(arms[name]))
+            for name, again in groupby(chain.from_iterable(rounds)):
+                with nullcontext() if self._request.all_resident else self.resident(arms[name]):
+                    for _ in again:
+                        self.run(arms[name], turns=names)
 
     @contextmanager
     def resident(self, arm: Arm) -> Iterator[None]:
-        """Builds the arm and lets it go, on the ranks that run it."""
+        """Builds the arm, times it by itself where that is not done, and lets it go again."""
         self._say(f"building {arm.name}")
         self._meet()
-        if not self._steps:
-            torch._dynamo.reset()  # Each build compiles, and torch gives up after eight for one function.
+        others_bytes = self._allocated_bytes()
         try:
-            if self._takes_part(arm):
+            if self._takes_part(arm) and arm.name not in self._failed:
                 with self._noting(arm):
                     self._steps[arm.name] = self._built(arm)
-            self._agree()
+            if not self.is_known(arm):
+                self.run(arm, others_bytes=others_bytes)
+                self._meet()
+                self._known.add(arm.name)
+                if arm.name in self._failed and self._takes_part(arm):
+                    self.runs.append(ArmRun(arm=arm.name, failed=self._failed[arm.name]))
             yield
         finally:
             self._steps.pop(arm.name, None)
@@ -108,30 +116,29 @@ class _Bench:
                 torch.cuda.empty_cache()
 
     def run(
-        self,
-        arm: Arm,
-        n_steps: int,
-        *,
-        is_solo: bool = False,
-        turns: tuple[str, str] | None = None,
+        self, arm: Arm, turns: tuple[str, ...] | None = None, others_bytes: int | None = None
     ) -> None:
-        """Some steps that are not timed and then those that are."""
+        """Some steps that are not timed and then those that are; by itself where it is in no turns."""
         self._say(f"running {arm.name}")
         self._meet()
         step = self._steps.get(arm.name)
         if step is None or arm.name in self._failed:
-            if is_solo and self._takes_part(arm):
-                self.runs.append(ArmRun(arm=arm.name, failed=self._failed.get(arm.name)))
             return
+        request = self._request
+        n_warmup, n_steps = request.n_settling, request.n_steps
+        if turns is None:
+            n_warmup, n_steps = request.n_warmup, request.n_solo_steps
         with self._noting(arm):
-            n_warmup = self._request.n_warmup if is_solo else self._request.n_settling
-            run = self._timed(arm, step, n_warmup, n_steps)
-            self.runs.append(msgspec.structs.replace(run, is_solo=is_solo, turns=turns))
-        if arm.name in self._failed and is_solo:
-            self.runs.append(ArmRun(arm=arm.name, failed=self._failed[arm.name]))
+            run = self._timed(arm, step, n_warmup, n_steps, others_bytes)
+            self.runs.append(msgspec.structs.replace(run, is_solo=turns is None, turns=turns))
 
     def _timed(
-        self, arm: Arm, step: Callable[[], Tensor | None], n_warmup: int, n_steps: int
+        self,
+        arm: Arm,
+        step: Callable[[], Tensor | None],
+        n_warmup: int,
+        n_steps: int,
+        others_bytes: int | None,
     ) -> ArmRun:
         on_gpu = self._rank.device.type == "cuda"
         clock = clock_for("cuda" if on_gpu else "cpu")
@@ -147,35 +154,36 @@ class _Bench:
             clock.mark(at + 1)
         clock_mhz, power_w = _sensed() if on_gpu else (None, None)
         clock.wait(n_steps)
+        peak = between = None
+        if on_gpu and others_bytes is not None:
+            peak = torch.cuda.max_memory_allocated() - others_bytes
+            between = self._allocated_bytes() - others_bytes
         return ArmRun(
             arm=arm.name,
             steps_s=tuple(clock.between_s(at, at + 1) for at in range(n_steps)),
             loss=None if loss is None else float(loss),
-            peak_bytes=torch.cuda.max_memory_allocated() if on_gpu else None,
-            between_bytes=torch.cuda.memory_allocated() if on_gpu else None,
+            peak_bytes=peak,
+            between_bytes=between,
             held_bytes=self._held[arm.name].bytes_held(),
             sm_clock_mhz=clock_mhz,
             power_w=power_w,
         )
 
     def trace(self, arm: Arm, folder: Path) -> None:
-        """A trace of this rank's steps, `ARM-rankN.json.gz`."""
-        with self.resident(arm):
-            step = self._steps.get(arm.name)
-            if step is None or arm.name in self._failed:
-                return
-            for _ in range(self._request.n_warmup):
-                step()
-            on_gpu = self._rank.device.type == "cuda"
-            cuda = [ProfilerActivity.CUDA] if on_gpu else []
-            with profile(activities=[ProfilerActivity.CPU, *cuda], record_shapes=True) as running:
-                for number in range(self._request.n_traced):
-                    with torch.profiler.record_function(f"ProfilerStep#{number}"):
-                        step()
-                if on_gpu:
-                    torch.cuda.synchronize()
-            name = arm.name.replace(" ", "-")
-            write(running, folder / f"{name}-rank{self._rank.number}.json.gz")
+        """A trace of the resident arm's steps on this rank, `ARM-rankN.json.gz`."""
+        step = self._steps.get(arm.name)
+        if step is None:
+            return
+        on_gpu = self._rank.device.type == "cuda"
+        cuda = [ProfilerActivity.CUDA] if on_gpu else []
+        with profile(activities=[ProfilerActivity.CPU, *cuda], record_shapes=True) as running:
+            for number in range(self._request.n_traced):
+                with torch.profiler.record_function(f"ProfilerStep#{number}"):
+                    step()
+            if on_gpu:
+                torch.cuda.synchronize()
+        name = arm.name.replace(" ", "-")
+        write(running, folder / f"{name}-rank{self._rank.number}.json.gz")
 
     def _built(self, arm: Arm) -> Callable[[], Tensor | None]:
         case, layout = self._request.case, arm.layout
@@ -209,7 +217,7 @@ class _Bench:
         return self._meshes[key]
 
     def _takes_part(self, arm: Arm) -> bool:
-        return arm.layout.n_ranks > 1 or self._rank.number == 0
+        return arm.layout.n_ranks > 1 or arm.is_on_every_rank or self._rank.number == 0
 
     @contextmanager
     def _noting(self, arm: Arm) -> Iterator[None]:
@@ -225,18 +233,17 @@ class _Bench:
             self._steps.pop(arm.name, None)
             self._held.pop(arm.name, None)
 
-    def _agree(self) -> None:
-        """Leaves out on all ranks every arm that failed on one."""
+    def _meet(self) -> None:
+        """All ranks wait on the host until each has come. An arm that failed on one is left out on all."""
+        if self._rank.device.type == "cuda":
+            torch.cuda.synchronize()
         found: list[dict[str, str] | None] = [None] * self._rank.n_ranks
         dist.all_gather_object(found, self._failed, group=self._host)
         for each in found:
             self._failed |= each or {}
 
-    def _meet(self) -> None:
-        """All ranks wait on the host until each has come."""
-        if self._rank.device.type == "cuda":
-            torch.cuda.synchronize()
-        dist.barrier(self._host)
+    def _allocated_bytes(self) -> int:
+        return torch.cuda.memory_allocated() if self._rank.device.type == "cuda" else 0
 
     def _say(self, where: str) -> None:
         self._n_told += 1

@@ -44,7 +44,14 @@ LOST_PEER = re.compile(
     re.IGNORECASE,
 )
 """Words of errors that a rank gets since another one has left."""
-OF_FRAMEWORK = ("/torch/", "/multiprocessing/", "/threading.py", "<frozen", "/parallel/worker.py")
+OF_FRAMEWORK = (
+    "/torch/",
+    "/typing_extensions.py",
+    "/multiprocessing/",
+    "/threading.py",
+    "<frozen",
+    "/parallel/worker.py",
+)
 
 
 class Told(msgspec.Struct, frozen=True, tag=True):

@@ -78,8 +78,15 @@ def split(model: Decoder, mesh: DeviceMesh) -> None:
             "readout.head": ColwiseParallel(output_layouts=Replicate()),
         },
     )
+    model.embedding.register_forward_hook(_waited)
     if tied:
         model.readout.head.weight = model.embedding.weight
+
+
+def _waited(_module: nn.Module, _given: object, output: Tensor) -> Tensor:
+    """A plain tensor in the place of one that waits when it is used (AsyncCollectiveTensor): compiled blocks
+    are given either, and torch's backward pass fails behind the latter."""
+    return output.clone()
 
 
 def qkv_order(shape: ModelShape, n_ranks: int) -> Tensor:

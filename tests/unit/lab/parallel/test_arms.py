@@ -32,7 +32,7 @@ def runs():
         n_warmup=1,
         n_solo_steps=2,
         n_steps=2,
-        n_pairs=2,
+        n_rounds=2,
     )
     found = run_ranks("peakward.lab.parallel.arms:measure", msgspec.to_builtins(request), n_ranks=2)
     return [msgspec.convert(each["runs"], list[ArmRun]) for each in found]
