@@ -36,7 +36,7 @@ from peakward.records.plan import DeviceGroup
 from several.found import Foreseen, Item, Report, Solo, compared_of, lines, solos_of, write
 
 HERE = Path(__file__).parent
-PATIENCE_S = 90.0
+PATIENCE_S = 120.0
 """Without any rank's getting on: a cold compilation of a block takes 40 s."""
 LOST_PATIENCE_S = 5.0
 STATED_S = {"killed": 8.0, "nan": 8.0, "hung": LOST_PATIENCE_S + 8, "diverged": LOST_PATIENCE_S + 8}
