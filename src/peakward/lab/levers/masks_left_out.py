@@ -52,7 +52,7 @@ def leave_out_masks(module: nn.Module) -> Undo:
         PeakwardError: no model of transformers is in the module, or its version makes no such masks.
     """
     masking = sys.modules.get("transformers.masking_utils")
-    models = _outermost(module)
+    models = _making_masks(module)
     if masking is None or not models:
         raise PeakwardError(
             "expected a model of transformers that makes its positions itself, for masks left-out, got "
@@ -76,8 +76,10 @@ def leave_out_masks(module: nn.Module) -> Undo:
     return undo
 
 
-def _outermost(module: nn.Module) -> list[nn.Module]:
-    """The models of transformers that lie in no other one, and whose forward pass takes positions."""
+def _making_masks(module: nn.Module) -> list[nn.Module]:
+    """The models of transformers whose forward passes take positions and make masks: of a model with an
+    output layer the one beneath it. (Dynamo ends no graph within what counts the passes, and the graph of a
+    loss ends where the model beneath is called.)"""
     kind = getattr(sys.modules.get("transformers"), "PreTrainedModel", None)
     if kind is None:
         return []
@@ -87,8 +89,13 @@ def _outermost(module: nn.Module) -> list[nn.Module]:
         each = waiting.pop()
         if not isinstance(each, kind):
             waiting.extend(each.children())
-        elif _POSITIONS in inspect.signature(each.forward).parameters:
-            found.append(each)
+            continue
+        takers = [
+            one
+            for one in (each.base_model, each)
+            if _POSITIONS in inspect.signature(one.forward).parameters
+        ]
+        found.extend(takers[:1])
     return found
 
 

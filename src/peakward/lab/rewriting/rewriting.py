@@ -88,9 +88,9 @@ class Rewriting:
         self._owners: dict[str, list[Chain]] = {}
         self._changed: list[nn.Module] = []
         self._undo: list[Undo] = []
-        """What takes back that a trunk was set apart."""
+        """Each takes back that a trunk was set apart."""
         self._trunk: nn.Module | None = None
-        """What holds the repeated blocks, where the loss is computed outside it."""
+        """The module that holds the repeated blocks, where the loss is computed outside it."""
         self._compile: tuple[Compile, CompileScope] | None = None
         self._is_settled = False
         self.outcomes: dict[str, list[Outcome]] = {}
@@ -296,10 +296,11 @@ class Rewriting:
         """End the graph of what calls the trunk before that call and begin another behind it, and let the
         trunk itself run through a backend where one is given. (Dynamo would pass over `_IMPL` of a module
         that is called within a graph.)"""
-        run = trunk.forward
-        if backend is not None:
-            run = torch.compile(run, backend=backend, dynamic=False)
-        around = torch.compiler.disable(lambda _inner, args, kwargs: run(*args, **kwargs))
+        if backend is None:
+            around = torch.compiler.disable(lambda inner, args, kwargs: inner(*args, **kwargs))
+        else:
+            run = torch.compile(trunk.forward, backend=backend, dynamic=False)
+            around = torch.compiler.disable(lambda _inner, args, kwargs: run(*args, **kwargs))
         self._undo.append(wrap_forward([trunk], around))
 
     def _take_out(self) -> None:
