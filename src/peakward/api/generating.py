@@ -1,19 +1,22 @@
 """`pw.generate`, `pw.serve` and `peakward generate`: text from a real model, and how fast it came."""
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from msgspec.structs import replace
 
 from peakward.api import session
-from peakward.api.machine import this_machine
+from peakward.api.machine import Machine, case_obstacle, this_machine
 from peakward.api.session import DB
 from peakward.hardware import devices
 from peakward.records import check
-from peakward.records.case import DeviceType
+from peakward.records.case import Configuration, DeviceType, ModelCase, Workload
 from peakward.records.errors import PeakwardError, quoted
-from peakward.records.generation import Bandwidth, Generation, Sampling, Serving
+from peakward.records.generation import AskedStep, Bandwidth, Generation, Sampling, Serving
 from peakward.records.measurement import Environment
+from peakward.records.model_shape import ModelShape
 
 MOST_TOKENS = 2**20
 MOST_GUESSES = 64
@@ -32,6 +35,7 @@ def generate(
     seed: int = 0,
     guesses: int = 0,
     draft: str | Path = "ngrams",
+    decode_step: AskedStep = "auto",
     device: DeviceType | None = None,
     db: str | Path = DB,
 ) -> Generation:
@@ -52,11 +56,16 @@ def generate(
             what it is, and a drawn text has the model's distribution.
         draft: what guesses. "ngrams": what followed the last time that the text ended as it does now;
             "skip:12-17": the model without these blocks; or another model with the same tokens.
+        decode_step: "fused": a step in five of Peakward's own kernels a layer, for one prompt without guesses
+            on an NVIDIA GPU of compute capability 9.0 and more; refused where it cannot be taken.
+            "separate": the model's operators. "auto": fused where it can be, and the record says why not
+            elsewhere (`not_fused`).
         db: where a calibration of this machine is looked for, for the share of its bandwidth.
 
     Raises:
         PeakwardError: no such model, one that is damaged or that the decoder does not have, a package that
-            is not installed, an empty prompt, or more tokens than the model takes.
+            is not installed, an empty prompt, more tokens than the model takes, or a fused step that was
+            asked for and cannot be taken.
     """
     name = str(check.path(model, "model"))
     prompts = tuple(_text(each) for each in _prompts(prompt))
@@ -68,9 +77,11 @@ def generate(
         raise PeakwardError(
             f"expected guesses for the draft {quoted(drafting)}, got 0: ask for some"
         )
+    check.one_of(decode_step, get_args(AskedStep), "a step of decode")
     place = check.path(db, "db")
     session.expect_torch()
-    here = this_machine(device).environment
+    machine = this_machine(device)
+    here = machine.environment
     bandwidth = _bandwidth(here, place)
     from peakward.lab.inference.text import continued
 
@@ -81,9 +92,30 @@ def generate(
         max_new_tokens=n,
         guesses=at_once,
         draft=drafting,
+        decode_step=decode_step,
+        not_fused=partial(not_fused, machine, n_rows=len(prompts), guesses=at_once),
         environment=here,
     )
     return _beside(found, bandwidth)
+
+
+def not_fused(machine: Machine, shape: ModelShape, *, n_rows: int, guesses: int) -> str | None:
+    """Why the fused step of decode cannot make so many texts of the model at once on this machine, or None
+    where it can."""
+    if guesses:
+        return f"decode-step fused makes one token at a time, got {guesses} guesses"
+    on_gpu = machine.device == "cuda"
+    if on_gpu and machine.environment.cuda is None:
+        return "decode-step fused needs a GPU by NVIDIA"
+    case = ModelCase(
+        model=shape,
+        workload=Workload(batch_size=n_rows, seq_len=shape.max_seq_len, pass_="decode"),
+        configuration=Configuration(
+            precision="bf16" if on_gpu else "fp32", more=(("decode_step", "fused"),)
+        ),
+        device=machine.device,
+    )
+    return case_obstacle(case, machine)
 
 
 def serve(

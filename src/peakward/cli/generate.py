@@ -1,14 +1,16 @@
 """Continue a prompt with a real model, and say how fast: time to first token, tokens/s."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import msgspec
 
 from peakward.api import generating
 from peakward.cli import output, parse
 from peakward.cli.vocabulary import ViewOptions, Views, option
+from peakward.records import check
 from peakward.records.errors import PeakwardError
+from peakward.records.generation import AskedStep
 from peakward.report.generation import document, served_document
 
 
@@ -46,6 +48,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     draft: Annotated[str, option("NAME", "ngrams")] = "ngrams"
     """The source of guesses. ngrams: what followed the last time that the text ended as it does now.
     skip:A-B: the model without blocks A to B. Else another model with the same tokens."""
+    decode_step: Annotated[str, option("STEP", "auto")] = "auto"
+    """auto, fused or separate. fused: five of Peakward's own kernels a layer, for one prompt without
+    guesses on an NVIDIA GPU (compute capability 9.0 and more). separate: the model's operators. auto: fused
+    where the kernels take the model, and the report says why not elsewhere."""
     device: Annotated[str | None, option("cpu|cuda", "cuda where there is one")] = None
     """Where it runs: in fp32 on a CPU, in bf16 on a GPU."""
     db: Annotated[str, option("FILE", "peakward.db")] = "peakward.db"
@@ -77,7 +83,13 @@ def main(options: Options, _command: str) -> int:
         "device": options.device,
     }
     guesses = parse.whole(options.guesses, "--guesses", low=0, high=generating.MOST_GUESSES)
+    check.one_of(options.decode_step, get_args(AskedStep), "a value of --decode-step")
+    step = cast(AskedStep, options.decode_step)
     if options.prompts is not None:
+        if step == "fused":
+            raise PeakwardError(
+                "expected no --decode-step fused for a queue, whose texts are made together: leave it out"
+            )
         if guesses:
             raise PeakwardError("expected no --guesses for a queue, got some: leave them out")
         queue = read(Path(options.prompts))
@@ -98,6 +110,7 @@ def main(options: Options, _command: str) -> int:
         max_new_tokens=n,
         guesses=guesses,
         draft=options.draft,
+        decode_step=step,
         db=options.db,
         **common,
     )

@@ -1,8 +1,9 @@
 """The step of decode: its operators one by one, or in a few kernels of Peakward's own."""
 
 from peakward.levers.axis import Axis, CodeHint, ComputeCapability, not_seen
-from peakward.records.case import ConfiguredCase, ModelCase
+from peakward.records.case import ConfiguredCase, ModelCase, StoredWeights
 from peakward.records.lever import Lever
+from peakward.records.model_shape import ModelShape
 
 MOST_ROWS = 1
 """The largest batch that the fused step is made for: beyond it kernels that multiply on tensor cores are
@@ -19,41 +20,58 @@ def is_fused(case: ModelCase) -> bool:
     return AXIS.value(case.configuration) == "fused"
 
 
+def model_obstacle(shape: ModelShape, weights: StoredWeights) -> str | None:
+    """Why the fused kernels do not compute a step of such a model, or None where they do."""
+    in_word = 2 if weights == "dense" else 4
+    widths = [shape.d_model, shape.n_heads * shape.head_dim, shape.d_ff]
+    return _first_unmet(
+        {
+            "RMSNorm": (shape.norm == "rmsnorm", shape.norm),
+            "RoPE": (shape.positions == "rope", shape.positions),
+            "a gated silu": (shape.gated and shape.activation == "silu", shape.activation),
+            "a dense model": (shape.n_experts == 1, f"{shape.n_experts} experts"),
+            "no biases but those of queries, keys and values": (not shape.bias, "biases on all"),
+            "no window": (shape.window is None, shape.window),
+            "widths in whole words of 32 bits": (
+                not any(each % in_word for each in widths),
+                widths,
+            ),
+            "an even head_dim": (shape.head_dim % 2 == 0, shape.head_dim),
+        }
+    )
+
+
 def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> str | None:
     if not isinstance(case, ModelCase):
         return None
-    in_word = 2 if case.configuration.weights == "dense" else 4
-    widths = [case.model.d_model, case.model.n_heads * case.model.head_dim, case.model.d_ff]
-    shape, configuration, said = case.model, case.configuration, "decode-step fused"
-    parts = {
-        "RMSNorm": (shape.norm == "rmsnorm", shape.norm),
-        "RoPE": (shape.positions == "rope", shape.positions),
-        "a gated silu": (shape.gated and shape.activation == "silu", shape.activation),
-        "a dense model": (shape.n_experts == 1, f"{shape.n_experts} experts"),
-        "no biases but those of queries, keys and values": (not shape.bias, "biases on all"),
-        "no window": (shape.window is None, shape.window),
-        "widths in whole words of 32 bits": (not any(each % in_word for each in widths), widths),
-        "an even head_dim": (shape.head_dim % 2 == 0, shape.head_dim),
-        "keys and values in the compute type": (
-            configuration.kv_cache == "static",
-            f"kv-cache {configuration.kv_cache}",
-        ),
-        "blocks that are not compiled": (
-            configuration.compile == "none",
-            f"compile {configuration.compile}",
-        ),
-        f"a batch of at most {MOST_ROWS}: of more separate kernels are faster": (
-            case.workload.batch_size <= MOST_ROWS,
-            case.workload.batch_size,
-        ),
-        f"a d_model of at most {WIDEST}: of wider models it is not measured to be faster": (
-            shape.d_model <= WIDEST,
-            shape.d_model,
-        ),
-    }
-    for needed, (is_there, got) in parts.items():
+    shape, configuration, n_rows = case.model, case.configuration, case.workload.batch_size
+    return model_obstacle(shape, configuration.weights) or _first_unmet(
+        {
+            "keys and values in the compute type": (
+                configuration.kv_cache == "static",
+                f"kv-cache {configuration.kv_cache}",
+            ),
+            "blocks that are not compiled": (
+                configuration.compile == "none",
+                f"compile {configuration.compile}",
+            ),
+            f"a batch of at most {MOST_ROWS}: of more separate kernels are faster": (
+                n_rows <= MOST_ROWS,
+                n_rows,
+            ),
+            f"a d_model of at most {WIDEST}: of wider models it is not measured to be faster": (
+                shape.d_model <= WIDEST,
+                shape.d_model,
+            ),
+        }
+    )
+
+
+def _first_unmet(needs: dict[str, tuple[bool, object]]) -> str | None:
+    """Says the first thing that is needed and not there, by whether each is there and what was got."""
+    for needed, (is_there, got) in needs.items():
         if not is_there:
-            return f"{said} needs {needed}, got {got}"
+            return f"decode-step fused needs {needed}, got {got}"
     return None
 
 

@@ -38,6 +38,12 @@ Batching = Literal["static", "continuous"]
 """Whether a row waits until all of its batch have ended, or takes the next request when its own text has."""
 
 
+DecodeStep = Literal["fused", "separate"]
+"""A step of decode in Peakward's fused kernels, or operator by operator."""
+AskedStep = Literal["auto", "fused", "separate"]
+"""The step that was asked for; auto: fused where the kernels take the model and what is made of it."""
+
+
 class Bandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rate at which a device reads and writes its memory."""
 
@@ -69,6 +75,10 @@ class Generation(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     decode_s: float
     n_steps: int
     """Steps of decode."""
+    decode_step: DecodeStep = "separate"
+    """The step that decode ran: five of Peakward's own kernels a layer, or the model's operators."""
+    not_fused: str | None = None
+    """Why the fused step was not taken where nothing else was asked for."""
     guesses: int = 0
     """The tokens that a step guessed and checked, for each prompt; 0: none were guessed."""
     draft: str | None = None

@@ -97,9 +97,16 @@ def _facts(found: Generation) -> Facts:
         facts=(
             Fact(name="tokens chosen", value=_chosen(found.sampling)),
             *(guessed if found.guesses else ()),
+            Fact(name="step of decode", value=printable(_step(found))),
             Fact(name="bytes that a step reads", value=format_cell(found.bytes_per_step, "bytes")),
         )
     )
+
+
+def _step(found: Generation) -> str:
+    if found.decode_step == "fused":
+        return "fused, in five kernels a layer"
+    return "separate operators" + (f": {found.not_fused}" if found.not_fused else "")
 
 
 def _chosen(by: Sampling) -> str:

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
+from msgspec.structs import replace
 
 import peakward as pw
 from gguf_files import TOKENS, small_model
 from peakward.api import generating
+from peakward.api.machine import Machine
 from peakward.cli.main import main
 from peakward.lab.measure import probe
+from peakward.models import presets
 from peakward.records import codec
 from peakward.records.calibration import Calibration
 from peakward.records.generation import Generation, Serving
@@ -118,6 +122,49 @@ def test_one_token_has_no_rate(model, in_tmp):
     assert "not computed" in pw.markdown(found)
 
 
+def test_the_step_that_ran_is_told_and_why_no_other(model):
+    found, asked = made(model), made(model, decode_step="separate")
+    reason = "decode-step fused needs cuda, got cpu"
+    assert (found.decode_step, found.not_fused) == ("separate", reason)
+    assert (asked.decode_step, asked.not_fused) == ("separate", None)
+    assert f"separate operators: {reason}" in pw.markdown(found)
+    assert (
+        made(model, guesses=2).not_fused
+        == "decode-step fused makes one token at a time, got 2 guesses"
+    )
+    with pytest.raises(pw.PeakwardError, match="makes one token at a time"):
+        made(model, guesses=2, decode_step="fused")
+
+
+def test_what_the_fused_step_is_taken_for():
+    shape = presets.model("small")
+
+    def told(capability=(9, 0), cuda="12.8", n_rows=1, **changes):
+        here = replace(probe.environment("cpu"), device_type="cuda", cuda=cuda)
+        machine = Machine(environment=here, compute_capability=capability, has_compiler=True)
+        return generating.not_fused(machine, replace(shape, **changes), n_rows=n_rows, guesses=0)
+
+    assert told() is None
+    assert told(tied_head=True, n_kv_heads=3, qkv_bias=True, d_model=576) is None
+    assert told(capability=(8, 0)) == "decode-step fused needs compute capability 9.0, got 8.0"
+    assert told(cuda=None) == "decode-step fused needs a GPU by NVIDIA"
+    assert "needs a batch of at most 1" in told(n_rows=2)
+    assert "needs no window, got 64" in told(window=64)
+    assert "needs a d_model of at most 4096" in told(d_model=8192)
+
+
+def test_the_fused_step_makes_the_text_of_a_real_file(model, monkeypatch):
+    """In Triton's interpreter: a tied head and grouped heads, through the whole call."""
+    pytest.importorskip("triton")
+    if torch.cuda.is_available():
+        pytest.skip("tests/gpu has it compiled")
+    monkeypatch.setattr(generating, "not_fused", lambda *_, **__: None)
+    found, plain = (made(model, decode_step=each) for each in ("auto", "separate"))
+    assert (found.decode_step, found.not_fused) == ("fused", None)
+    assert found.continuations == plain.continuations
+    assert "fused, in five kernels a layer" in pw.markdown(found)
+
+
 def test_the_record_is_read_back(model, in_tmp):
     found = made(model)
     found.save("text.json")
@@ -174,6 +221,9 @@ REFUSED = (
     Line(("--prompts", "wrong.jsonl"), "in line 2 of wrong.jsonl"),
     Line(("--prompts", "queue.txt", "--rows", "0"), "from 1 to 4,096 for --rows"),
     Line(("--prompts", "queue.txt", "--guesses", "2"), "expected no --guesses"),
+    Line(("--prompts", "queue.txt", "--decode-step", "fused"), "expected no --decode-step fused"),
+    Line(("--prompt", "x", "--decode-step", "eager"), "expected a value of --decode-step"),
+    Line(("--prompt", "x", "--decode-step", "fused"), "decode-step fused needs cuda, got cpu"),
     Line(("--prompt", ""), "at least one token, got ''"),
     Line(("--prompt", "x" * 80), "at most 64, which small takes, got 80 and 64"),
     Line(("--prompt", "x", "--temperature", "hot"), "expected a number for --temperature"),

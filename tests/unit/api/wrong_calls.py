@@ -479,6 +479,7 @@ def calls(study: Any, calibration: Any, trace: Any) -> tuple[Call, ...]:
                 "seed": (*(each for each in WHOLE if each != 0), None),
                 "guesses": (*(each for each in WHOLE if each != 0), None, 65),
                 "draft": FILE + NOTHING,
+                "decode_step": (*CHOICE, "fused", "eager"),
                 "device": (*CHOICE, "gpu"),
                 "db": NEW_FILE[:-1] + NOTHING,
             },

@@ -20,8 +20,12 @@ from peakward.kernels.ops.decode_step.triton.settings import (
     cut_for,
     split_for,
 )
+from peakward.lab.inference.passes import Pass
+from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.models.decoder import Block, Decoder, FeedForward, rotation
-from peakward.lab.models.layers import QuantisedLinear
+from peakward.lab.models.layers import KINDS, QuantisedLinear
+from peakward.levers.decode_step import model_obstacle
+from peakward.records.case import StoredWeights
 from peakward.records.errors import PeakwardError
 
 
@@ -58,7 +62,8 @@ class FusedStep:
         keys, values: of each layer (1, kv_heads, capacity, head_dim).
 
     Raises:
-        PeakwardError: a cache of several rows.
+        PeakwardError: a model that the kernels do not compute, or a cache of several rows or of another type
+            than the model's.
     """
 
     def __init__(
@@ -69,9 +74,8 @@ class FusedStep:
         cuts: Cuts | None = None,
     ) -> None:
         shape, table = model.shape, model.embedding.weight
+        _refuse(model, keys[0])
         m, kv_heads, capacity, head_dim = keys[0].shape
-        if m != 1:
-            raise PeakwardError(f"expected a cache of one row, got {m}: take separate kernels")
         self._model, self._eps = model, shape.norm_eps
         self._layers = [
             _layer(block, *each)  # type: ignore[arg-type]
@@ -190,6 +194,55 @@ class FusedStep:
 
     def _programs(self, cut: Cut) -> int:
         return cut.programs * self._multiprocessors
+
+
+class FusedDecoder(nn.Module):
+    """A decoder of which a pass of one token behind those of a cache is a fused step; prompts, and passes of
+    several tokens, go through its modules. It is called as the decoder is, and is for one cache.
+
+    The step reads its position on the device, so that one captured step serves every length.
+
+    Args:
+        model: as `FusedStep`.
+        cache: of one row.
+
+    Raises:
+        PeakwardError: as `FusedStep`.
+    """
+
+    def __init__(self, model: Decoder, cache: ContiguousCache) -> None:
+        super().__init__()
+        self.model, self._cache = model, cache
+        self._step = FusedStep(model, list(cache.keys), list(cache.values))
+
+    def forward(self, ids: Tensor, cache: Pass, n_logits: int = 1) -> Tensor:
+        """As `Decoder.forward` with a pass of this object's cache: the logits (1, n_logits, vocab)."""
+        if cache.is_first or cache.n > 1:
+            logits: Tensor = self.model(ids, cache=cache, n_logits=n_logits)
+            return logits
+        return self._step(ids[:, 0], self._cache.held)[:, None]
+
+
+def _refuse(model: Decoder, keys: Tensor) -> None:
+    dtype = model.embedding.weight.dtype
+    reason = model_obstacle(model.shape, _stored(model))
+    if reason is not None:
+        raise PeakwardError(f"expected a model that the kernels compute: {reason}")
+    if len(keys) != 1:
+        raise PeakwardError(f"expected a cache of one row, got {len(keys)}: take separate kernels")
+    if keys.dtype != dtype or not keys.is_contiguous():
+        raise PeakwardError(
+            f"expected keys and values in {dtype}, the model's type, without gaps, got {keys.dtype}: take a "
+            "ContiguousCache of that type"
+        )
+
+
+def _stored(model: Decoder) -> StoredWeights:
+    """The form of the blocks' weights."""
+    block = model.blocks[0]
+    assert isinstance(block, Block)
+    linear = block.attention.qkv
+    return next((name for name, kind in KINDS.items() if isinstance(linear, kind)), "dense")
 
 
 def _layer(block: Block, keys: Tensor, values: Tensor) -> _Layer:

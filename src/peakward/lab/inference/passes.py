@@ -1,6 +1,7 @@
 """New tokens of some rows of a cache, as the decoder sees them in one pass."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,11 +74,17 @@ class Pass:
         self.is_first = self.longest == n
         self.by_cache = not self.is_first and cache.attends(n)
         self.start: int | Tensor = 0 if self.is_first else cache.held[rows]
-        self.own = positions(n, cache.held[rows])
-        """The positions of the new tokens, (rows, n)."""
-        self.ends = cache.held[rows] + n
-        """The tokens of each row, the new ones included."""
         self.layers = [PassLayer(self, number) for number in range(cache.shape.n_layers)]
+
+    @cached_property
+    def own(self) -> Tensor:
+        """The positions of the new tokens, (rows, n)."""
+        return positions(self.n, self.cache.held[self.rows])
+
+    @cached_property
+    def ends(self) -> Tensor:
+        """The tokens of each row, the new ones included, (rows,)."""
+        return self.cache.held[self.rows] + self.n
 
     def bias(self, n: int, like: Tensor) -> Tensor | None:
         """See `cache.Kept`."""

@@ -1,6 +1,6 @@
 """From prompts to texts: a real model, its words and a cache, timed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil
 from time import perf_counter
 from typing import Any, Literal, get_args
@@ -18,14 +18,17 @@ from peakward.lab.inference.speculation import Speculation
 from peakward.lab.models.decoder import Decoder
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.generation import (
+    AskedStep,
     Batched,
     Batching,
     Continuation,
+    DecodeStep,
     Generation,
     Sampling,
     Serving,
 )
 from peakward.records.measurement import Environment
+from peakward.records.model_shape import ModelShape
 
 TYPES: dict[str, tuple[str, torch.dtype]] = {
     "cpu": ("fp32", torch.float32),
@@ -53,6 +56,8 @@ def continued(
     max_new_tokens: int,
     guesses: int,
     draft: str,
+    decode_step: AskedStep,
+    not_fused: Callable[[ModelShape], str | None],
     environment: Environment,
 ) -> Generation:
     """The texts behind these prompts, without a bandwidth beside their rates.
@@ -61,26 +66,32 @@ def continued(
         name: the model, as `pretrained.load` takes it.
         guesses: the tokens that a step guesses and checks; 0 for none.
         draft: what guesses them: `NGRAMS`, `SKIP` and numbers of blocks, or a model as `name`.
+        decode_step: the step that makes the tokens.
+        not_fused: why the fused step cannot make these texts of such a model, or None where it can.
         environment: the device and the software that this runs on.
 
     Raises:
         PeakwardError: what `pretrained.load` raises; an empty prompt, or one that is longer than the model
-            takes with its new tokens; a draft that has other tokens or that is not there.
+            takes with its new tokens; a draft that has other tokens or that is not there; a fused step that
+            was asked for and cannot be taken.
     """
     device = environment.device_type
     computed_in, dtype = TYPES[device]
     found = load(name, attention="sdpa", device=device, dtype=dtype)
     shape = found.model.shape
+    reason = None if decode_step == "separate" else not_fused(shape)
+    if decode_step == "fused" and reason is not None:
+        raise PeakwardError(f"expected a generation that can take the fused step: {reason}")
+    step: DecodeStep = "separate" if decode_step == "separate" or reason else "fused"
     drafting = draft_of(found, draft, device, dtype) if guesses else None
     warm_up = min(WARM_UP_TOKENS, max_new_tokens)
     ids = _encoded(found, prompts, max_new_tokens)
-    generate(decoding_of(found, ids, by, warm_up, guesses=guesses, draft=drafting), ids)
+    how: dict[str, Any] = {"guesses": guesses, "draft": drafting, "step": step}
+    generate(decoding_of(found, ids, by, warm_up, **how), ids)
     began = perf_counter()
     ids = _encoded(found, prompts, max_new_tokens)
     encode_s = perf_counter() - began
-    made = generate(
-        decoding_of(found, ids, by, max_new_tokens, guesses=guesses, draft=drafting), ids
-    )
+    made = generate(decoding_of(found, ids, by, max_new_tokens, **how), ids)
     n_decoded = sum(len(new) - 1 for new in made.tokens)
     per_position = 2 * shape.n_layers * shape.n_kv_heads * shape.head_dim * dtype.itemsize
     return Generation(
@@ -95,6 +106,8 @@ def continued(
         time_to_first_token_s=encode_s + made.prefill_s,
         decode_s=made.decode_s,
         n_steps=made.n_steps,
+        decode_step=step,
+        not_fused=reason,
         guesses=guesses,
         draft=draft if guesses else None,
         n_guessed=made.counts.n_guessed,
@@ -210,11 +223,13 @@ def decoding_of(
     *,
     guesses: int,
     draft: Decoder | None,
+    step: DecodeStep = "separate",
 ) -> Decoding:
     """A decoding of n new tokens for each prompt, in a cache of their size.
 
     Args:
         draft: as `draft_of` gives it, for guesses above 0.
+        step: fused for one prompt without guesses alone.
     """
     weights = found.model.embedding.weight
     device = weights.device
@@ -230,6 +245,11 @@ def decoding_of(
         )
 
     of_text: dict[str, Any] = {"by": by, "most_new_tokens": n, "ends": found.ends}
+    if step == "fused":
+        from peakward.lab.inference.fused_step import FusedDecoder
+
+        held = cache(found.model)
+        return Decoding(FusedDecoder(found.model, held), held, **of_text)
     if not guesses:
         return Decoding(found.model, cache(found.model), **of_text)
     drafter = NGrams() if draft is None else ModelDraft(draft, cache(draft))
