@@ -1,20 +1,28 @@
-"""Steps of generation on a GPU: eagerly and as one graph, by cache; and a queue, static and continuous.
+"""Steps of generation on a GPU, each one graph with the choice of the token in it.
 
-    python benchmarks/generation.py --model small --positions 1024
+    python benchmarks/generation.py --out generation.json --models small,2.7B --positions 1024
 
-It prints a line for each, as JSON. Weights are random, in bf16. Ways of a step are timed in turns.
+Parts: `fused` has the loop on the model's modules beside the loop on the fused step and that step alone, with
+the share of the copy's bandwidth that was measured in the same process, and the time of a prompt; `caches`
+the loop by cache; `queue` requests in static batches and continuously. Weights are random. Ways of a step are
+timed in turns. It prints a line for each, as JSON, and writes all of them after every one.
 """
 
 import argparse
-import json
+from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import torch
 
+from decode_speed import Report, copy_bytes_per_s, graph_of, step_bytes
 from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.drafts import NGrams
+from peakward.lab.inference.fused_step import FusedDecoder, FusedStep
+from peakward.lab.inference.generate import text_of
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.sequences import ContiguousCache, QuantizedCache, SequenceCache
 from peakward.lab.inference.serving import Request, serve
@@ -27,25 +35,139 @@ ROUNDS, STEPS = 7, 16
 ROOM = ROUNDS * STEPS * 8 + 64
 """New tokens, of rounds that make up to eight each."""
 PAGE_SIZE = 16
+SPAN = 32
+"""Steps of a turn of the part `fused`."""
+PROMPTS = 5
+"""Times that a prompt is read."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="small")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--models", default="small,2.7B")
+    parser.add_argument("--weights", default="dense", help="of `fused`: dense,int8,int4:128")
     parser.add_argument("--positions", type=int, default=1024)
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--requests", type=int, default=48)
+    parser.add_argument("--parts", default="fused", help="fused,caches,queue")
     options = parser.parse_args()
-    shape = presets.model(options.model)
-    model = decoder.build(
-        shape, attention=implementation("sdpa"), device="cuda", dtype=torch.bfloat16, seed=0
-    ).eval()
+    report, parts = Report(options.out), options.parts.split(",")
+    bandwidth = copy_bytes_per_s()
+    report.held |= {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "copy_bytes_per_s": bandwidth,
+    }
     with torch.inference_mode():
-        steps(model, options.positions, options.rows)
-        queue(model, options.requests)
+        for name in options.models.split(","):
+            if "fused" in parts:
+                for weights in options.weights.split(","):
+                    fused(report, built(name, weights), weights, options.positions, bandwidth)
+            if {"caches", "queue"} & set(parts):
+                model = built(name, "dense")
+            if "caches" in parts:
+                steps(report, model, options.positions, options.rows)
+            if "queue" in parts:
+                queue(report, model, options.requests)
 
 
-def steps(model: decoder.Decoder, positions: int, rows: int) -> None:
+def built(name: str, weights: str) -> decoder.Decoder:
+    return decoder.build(
+        presets.model(name),
+        attention=implementation("sdpa"),
+        weights=weights,
+        device="cuda",
+        dtype=torch.bfloat16,
+        seed=0,
+    ).eval()
+
+
+def prompt_of(model: decoder.Decoder, n: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(model.shape.vocab_size, (n,), generator=generator).tolist()
+
+
+def span_s(run: Callable[[int], Any], n: int) -> float:
+    """The time of one of n steps, by the host's clock."""
+    torch.cuda.synchronize()
+    began = perf_counter()
+    run(n)
+    torch.cuda.synchronize()
+    return (perf_counter() - began) / n
+
+
+def replayed(graph: torch.cuda.CUDAGraph) -> Callable[[int], None]:
+    def run(n: int) -> None:
+        for _ in range(n):
+            graph.replay()
+
+    return run
+
+
+def fused(
+    report: Report, model: decoder.Decoder, weights: str, positions: int, bandwidth: float
+) -> None:
+    """Steps around `positions`, in turns: the loop on modules, the loop on the fused step, and the fused step
+    alone at the same position, in a cache of just these positions and in one as large as the loop's."""
+    shape, n_new = model.shape, (ROUNDS + 1) * SPAN
+    n_prompt = positions - n_new // 2
+    prompt = prompt_of(model, n_prompt, 0)
+
+    def cache(capacity: int) -> ContiguousCache:
+        return ContiguousCache(
+            shape, n_rows=1, capacity=capacity, device="cuda", dtype=torch.bfloat16,
+            attention="flash-decode",
+        )  # fmt: skip
+
+    loops = {}
+    for name in ("loop on modules", "loop on the fused step"):
+        held = cache(positions + n_new)
+        stepped = model if name.endswith("modules") else FusedDecoder(model, held)
+        loops[name] = Decoding(stepped, held, by=Sampling(), most_new_tokens=n_new + 1)
+        began = perf_counter()
+        loops[name].prepare(n_prompt + 1, n_prompt + n_new + 1)
+        report.add(part="fused", model=shape.name, prepared=name, prepare_s=perf_counter() - began)
+    prefill_s = []
+    for each in range(PROMPTS):
+        for decoding in loops.values():
+            if each:
+                decoding.release(0)
+            prefill_s.append(span_s(lambda _, it=decoding: it.admit(0, prompt, n_new + 1, 0), 1))
+    ways: dict[str, Callable[[int], None]] = {name: loop.run for name, loop in loops.items()}
+    position = torch.full((1,), positions - 1, device="cuda")
+    ids = torch.tensor(prompt[:1], device="cuda")
+    kept = []
+    for name, capacity in (("alone", positions), ("alone, room as the loop's", positions + n_new)):
+        held = cache(capacity)
+        held.keys.normal_()
+        held.values.normal_()
+        step = FusedStep(model, list(held.keys), list(held.values))
+        graph = graph_of(lambda step=step: step(ids, position))
+        kept.append((held, step))
+        ways[name] = replayed(graph)
+        if capacity == positions:
+            bytes_ = step_bytes(model, list(held.keys))
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(ROUNDS + 1):
+        for name in list(ways) if turn % 2 else list(ways)[::-1]:
+            times[name].append(span_s(ways[name], SPAN))
+    texts = [text_of(each.text(0).tolist()) for each in loops.values()]
+    alike = [one == other for one, other in zip(*texts, strict=True)]
+    for name, found in times.items():
+        step_s = median(found[1:])
+        report.add(
+            part="fused", model=shape.name, weights=weights, positions=positions, way=name,
+            step_s=step_s, tokens_per_s=1 / step_s, spread=max(found[1:]) / min(found[1:]),
+            bytes=bytes_, share_of_copy=bytes_ / step_s / bandwidth,
+        )  # fmt: skip
+    report.add(
+        part="fused", model=shape.name, weights=weights, prompt_tokens=n_prompt,
+        prefill_s=median(prefill_s[2:]), graphs=[each.n_captured for each in loops.values()],
+        n_new=len(alike), n_alike_first=([*alike, False]).index(False),
+    )  # fmt: skip
+
+
+def steps(report: Report, model: decoder.Decoder, positions: int, rows: int) -> None:
     """The median time of a step behind `positions` tokens, in turns."""
     shape, capacity = model.shape, positions + ROOM + 8
     at = {"n_rows": rows, "device": "cuda", "dtype": torch.bfloat16}
@@ -67,29 +189,19 @@ def steps(model: decoder.Decoder, positions: int, rows: int) -> None:
             decodings[name] = Decoding(model, cache, **by)
         decodings[name].prepare(positions + 1, positions + ROOM)
         for row in range(rows):
-            prompt = torch.randint(
-                shape.vocab_size, (positions,), generator=torch.Generator().manual_seed(row)
-            )
-            decodings[name].admit(row, prompt.tolist(), ROOM, row)
+            decodings[name].admit(row, prompt_of(model, positions, row), ROOM, row)
     times: dict[str, list[float]] = {name: [] for name in decodings}
     for _ in range(ROUNDS):
         for name, decoding in decodings.items():
-            torch.cuda.synchronize()
-            began = perf_counter()
-            decoding.run(STEPS)
-            torch.cuda.synchronize()
-            times[name].append((perf_counter() - began) / STEPS)
+            times[name].append(span_s(decoding.run, STEPS))
     for name, found in times.items():
-        said = {
-            "step": name,
-            "rows": rows,
-            "step_s": median(found),
-            "graphs": decodings[name].n_captured,
-        }
-        print(json.dumps(said | {"steps_per_s": 1 / median(found)}), flush=True)
+        report.add(
+            part="caches", model=shape.name, way=name, rows=rows, step_s=median(found),
+            steps_per_s=1 / median(found), graphs=decodings[name].n_captured,
+        )  # fmt: skip
 
 
-def queue(model: decoder.Decoder, n_requests: int) -> None:
+def queue(report: Report, model: decoder.Decoder, n_requests: int) -> None:
     """Requests of 16 to 256 prompt tokens and 8 to 200 new ones through 16 rows."""
     generator = torch.Generator().manual_seed(3)
     lengths = torch.randint(16, 257, (n_requests,), generator=generator).tolist()
@@ -111,14 +223,11 @@ def queue(model: decoder.Decoder, n_requests: int) -> None:
         )
         made = serve(Decoding(model, cache, by=Sampling(), most_new_tokens=200), requests, batching)
         n_tokens = sum(map(len, made.tokens))
-        said = {
-            "batching": batching,
-            "tokens_per_s": n_tokens / made.serve_s,
-            "first_token_s": median(made.first_token_s),
-            "n_steps": made.n_steps,
-            "row_use": made.row_use,
-        }
-        print(json.dumps(said), flush=True)
+        report.add(
+            part="queue", model=model.shape.name, batching=batching,
+            tokens_per_s=n_tokens / made.serve_s, first_token_s=median(made.first_token_s),
+            n_steps=made.n_steps, row_use=made.row_use,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     pair = tl.program_id(0)
     split = tl.program_id(1)
     length = tl.load(position_ptr + pair // KV_HEADS).to(tl.int32) + 1
-    chunk = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK) * BLOCK
+    # In whole sixteens, not blocks: a length just above a multiple of them leaves no piece without work.
+    chunk = tl.cdiv(tl.cdiv(length, SPLITS), 16) * 16
     low = split * chunk
     high = tl.minimum(low + chunk, length)
     cache = pair.to(tl.int64) * capacity * HEAD_DIM
