@@ -35,16 +35,18 @@ def probabilities(logits: Tensor, by: Sampling) -> Tensor:
     return torch.zeros_like(logits).scatter(-1, ids, ranked.softmax(-1))
 
 
-def chosen(logits: Tensor, by: Sampling, draws: Tensor) -> Tensor:
+def chosen(logits: Tensor, by: Sampling, draws: Tensor | None) -> Tensor:
     """A token for each row: (rows, vocab) → (rows,) of int64. Nothing waits for the device.
 
     Args:
         draws: (rows,) of fp64, uniform in [0, 1): the token is the first up to which the probabilities
             sum to more than the draw's share of them all. Sums are taken in fp64: in fp32 they are
-            rounded by 6e-8, which is more than the probability of many a token of 50,000.
+            rounded by 6e-8, which is more than the probability of many a token of 50,000. None at
+            temperature 0, which takes no draws.
     """
     if by.temperature == 0:
         return logits.argmax(-1)
+    assert draws is not None
     return first_above(probabilities(logits, by), draws)
 
 
