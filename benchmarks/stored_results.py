@@ -31,6 +31,7 @@ Kind = Literal[
     "module-prediction",
     "decode-speed",
     "own-cost",
+    "parallel",
 ]
 STUDIES: tuple[Kind, ...] = ("run", "bench", "study")
 """Kinds whose JSON is a `Study`."""
