@@ -301,8 +301,9 @@ class SpeculationCase(
     seed: int = 0
 
 
-QualitySubject = Literal["cache", "positions"]
-"""The things compared by a model's loss: caches of a real one, kinds of positions of one that is trained."""
+QualitySubject = Literal["cache", "positions", "weights"]
+"""The things compared by a model's loss: caches or stored weights of a real one, kinds of positions of one
+that is trained."""
 
 
 class QualityCase(

@@ -293,6 +293,9 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     losses: tuple[Losses, ...]
     kept_bytes: int | None = None
     """Keys and values of one sequence at its full length; None where none are kept."""
+    weight_bytes: int | None = None
+    """All weights: matrices of 8 or 4 bits with their scales in 16, the others in 16. None where they are not
+    compared."""
 
 
 class Outputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -164,7 +164,4 @@ def round_to_int4(model: Decoder) -> None:
     for module in model.blocks.modules():
         if isinstance(module, nn.Linear):
             weight = module.weight.data
-            stored, scale = reference.int4_weight(weight, group=INT4_GROUP)
-            weight.copy_(
-                reference.int4_dequantized(stored, scale, None, weight.dtype, group=INT4_GROUP)
-            )
+            weight.copy_(reference.int4_rounded(weight, group=INT4_GROUP))

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 
-from peakward.lab.quality import caches, positions
+from peakward.lab.quality import caches, positions, weights
 from peakward.lab.quality.score import Work
 from peakward.records.case import QualityCase, QualitySubject
 
 BUILDERS: dict[QualitySubject, Callable[[QualityCase], Work]] = {
     "cache": caches.build,
     "positions": positions.build,
+    "weights": weights.build,
 }
 
 
