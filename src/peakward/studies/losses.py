@@ -1,7 +1,7 @@
 """The loss of a model on real text in several ways: what the studies of caches and of positions share."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
@@ -68,6 +68,12 @@ def paired(mine: Sequence[float], others: Sequence[float]) -> Interval | None:
     return Interval(estimate=centre, low=centre - half, high=centre + half)
 
 
+def weight_bytes(row: Row[Any]) -> int | None:
+    """All weights as they are stored."""
+    found = None if row.measurement is None else row.measurement.quality
+    return None if found is None else found.weight_bytes
+
+
 def told_apart(found: Interval | None) -> str | None:
     """A cell: whether a difference is more, less or not told apart from none."""
     if found is None:
@@ -77,7 +83,12 @@ def told_apart(found: Interval | None) -> str | None:
     return "less" if found.high < 0 else "not told apart"
 
 
-def against(base: Row[Any], rows: Iterable[Row[Any]]) -> Iterator[Conclusion]:
+def against(
+    base: Row[Any],
+    rows: Iterable[Row[Any]],
+    *,
+    kept: Callable[[Row[Any]], int | None] = kept_bytes,
+) -> Iterator[Conclusion]:
     """Says what each of the other rows has more of loss than the base, and what of its bytes it keeps."""
     for row in rows:
         if row.name == base.name or (found := more(row, base)) is None:
@@ -88,6 +99,6 @@ def against(base: Row[Any], rows: Iterable[Row[Any]]) -> Iterator[Conclusion]:
         said += f"({told('more loss, low end', found.low, 'count', *both)} to "
         said += f"{told('more loss, high end', found.high, 'count', *both)}"
         said += ": not told apart)" if told_apart(found) == "not told apart" else ")"
-        if share := ratio(kept_bytes(row), kept_bytes(base)):
+        if share := ratio(kept(row), kept(base)):
             said += f", in {told('bytes kept', share, 'share', *both)} of the bytes"
         yield from told.end(f"{said}.")

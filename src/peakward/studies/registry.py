@@ -128,6 +128,11 @@ STUDIES: dict[str, Entry] = {
             uses=Uses(precisions=1, text=1),
         ),
         Entry(
+            name="quantization",
+            question="What do weights in fewer bits gain in size and speed, and lose on real text?",
+            uses=Uses(precisions=1, text=1),
+        ),
+        Entry(
             name="positions",
             question="What do positions cost, and what do they lose beyond the length trained on?",
             uses=Uses(models=1, precisions=1, text=1),
