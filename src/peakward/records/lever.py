@@ -79,6 +79,23 @@ class NumericsError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The parameter whose gradient or update it is; None for a quantity of the whole model."""
 
 
+class QualityVerdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether a real model reads a text as well with weights or a cache in fewer bits as its base does."""
+
+    verdict: Literal["holds", "violated", "not computed"]
+    """`holds`: the whole interval of `more_loss` is within the bound."""
+    bound: float
+    """The largest `more_loss` that is allowed, in nats a token."""
+    model: str | None = None
+    """The real model, as `peakward generate` takes it; None where the weights are random."""
+    text: str | None = None
+    loss: float | None = None
+    """The base's, in nats a token."""
+    more_loss: Interval | None = None
+    """The candidate's loss less the base's on the same stretches, a t-interval at 95%."""
+    reason: str | None = None
+
+
 class NumericsVerdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether the candidate keeps the promise of its numerics class."""
 
@@ -86,6 +103,8 @@ class NumericsVerdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     verdict: Literal["holds", "violated", "not computed"]
     reason: str | None = None
     errors: tuple[NumericsError, ...] = ()
+    quality: QualityVerdict | None = None
+    """None of a lever that keeps nothing in fewer bits, and in verdicts older than this field."""
 
 
 class Foretold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

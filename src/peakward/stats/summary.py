@@ -248,3 +248,13 @@ def student_t_quantile(probability: float, dof: int) -> float:
         else:
             high = middle
     return (low + high) / 2
+
+
+def paired_difference(mine: Sequence[float], others: Sequence[float]) -> Interval | None:
+    """The mean of mine − others with its t-interval; None with fewer than two pairs."""
+    each = [one - other for one, other in zip(mine, others, strict=True)]
+    if len(each) < 2:
+        return None
+    half = student_t_quantile(0.975, len(each) - 1) * stdev(each) / math.sqrt(len(each))
+    centre = fmean(each)
+    return Interval(estimate=centre, low=centre - half, high=centre + half)

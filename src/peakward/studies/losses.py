@@ -1,13 +1,13 @@
 """The loss of a model on real text in several ways: what the studies of caches and of positions share."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from statistics import fmean, stdev
+from collections.abc import Callable, Iterable, Iterator
+from statistics import fmean
 from typing import Any
 
 from peakward.records.measurement import Interval
 from peakward.records.study import Conclusion
-from peakward.stats.summary import student_t_quantile
+from peakward.stats.summary import paired_difference
 from peakward.studies.claims import Sentence
 from peakward.studies.engine import Row
 from peakward.studies.readings import ratio
@@ -55,17 +55,7 @@ def more(row: Row[Any], than: Row[Any], at: int = 0) -> Interval | None:
     Stretches of one row of text are taken as independent. None with fewer than two, and where one failed.
     """
     mine, others = losses(row, at), losses(than, at)
-    return None if mine is None or others is None else paired(mine, others)
-
-
-def paired(mine: Sequence[float], others: Sequence[float]) -> Interval | None:
-    """The mean of mine − others with its t-interval; None with fewer than two pairs."""
-    each = [one - other for one, other in zip(mine, others, strict=True)]
-    if len(each) < 2:
-        return None
-    half = student_t_quantile(0.975, len(each) - 1) * stdev(each) / math.sqrt(len(each))
-    centre = fmean(each)
-    return Interval(estimate=centre, low=centre - half, high=centre + half)
+    return None if mine is None or others is None else paired_difference(mine, others)
 
 
 def weight_bytes(row: Row[Any]) -> int | None:

@@ -15,6 +15,7 @@ from peakward.prediction.parameters import n_parameters
 from peakward.records.case import Precision, QualityCase, Source
 from peakward.records.model_shape import ModelShape, Positions
 from peakward.records.study import Conclusion
+from peakward.stats.summary import paired_difference
 from peakward.studies import losses, values
 from peakward.studies.cases import model_case
 from peakward.studies.claims import Sentence, gains
@@ -143,7 +144,7 @@ def extrapolation(view: View[Kind]) -> Iterator[Conclusion]:
             continue
         last = losses.n_places(row) - 1
         told, behind = Sentence(), row.measurement
-        difference = losses.paired(losses.losses(row, last) or (), found)
+        difference = paired_difference(losses.losses(row, last) or (), found)
         if difference is None:
             continue
         within = told("loss within", losses.mean(row), "count", behind)

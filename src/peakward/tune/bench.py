@@ -48,6 +48,11 @@ class Tries(Protocol):
     def check(self, claims: Sequence[Claim]) -> tuple[NumericsVerdict, ...]:
         """The numbers of each."""
 
+    def on_text(
+        self, claims: Sequence[Claim], verdicts: Sequence[NumericsVerdict]
+    ) -> tuple[NumericsVerdict, ...]:
+        """The numbers of each, with what a real model loses."""
+
     def confirm(
         self,
         cases: Sequence[LeverCase],
@@ -169,6 +174,7 @@ class Bench:
             try:
                 verdicts = self.tries.check(asked)
                 self._run_s = (left_s - self.ledger.left_s()) / (ORACLE + len(_cases(asked)))
+                verdicts = self.tries.on_text(asked, verdicts)
             except OutOfTimeError as error:
                 verdicts = tuple(
                     NumericsVerdict(

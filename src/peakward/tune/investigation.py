@@ -133,6 +133,9 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
     to_command: Callable[[LeverCase], str | None]
     """The command line that measures a case."""
     aim: Aim = Aim()
+    real_model: str | None = None
+    """The model with weights that the case's shape is of, as `peakward generate` takes it; None where the
+    weights are random."""
     called: CallSite | None = None
     """The call of the user's that asks for it."""
 

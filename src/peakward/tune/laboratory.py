@@ -24,6 +24,7 @@ from peakward.tune.costs import (
 )
 from peakward.tune.forecasts import Expectations, captured_as
 from peakward.tune.investigation import Aim
+from peakward.tune.quality import Reading
 from peakward.tune.trials import Comparison, failed_beside, held_to, judged, screened
 
 if TYPE_CHECKING:
@@ -51,11 +52,14 @@ class Laboratory:
         aim: Aim,
         *,
         build_s: float = 0.0,
+        real_model: str | None = None,
     ) -> None:
         """
         Args:
             build_s: how long a case takes to be built, before it warms up.
+            real_model: reads a text with what levers keep in fewer bits; None where the weights are random.
         """
+        self._reading = Reading(sweep, real_model)
         self._build_s = build_s
         self._n_screened = 0
         """Since a process was ended for the next one of a proof."""
@@ -134,6 +138,12 @@ class Laboratory:
         self._sweep.workers.prepare(N_PROCESSES + 1)
         return self._sweep.workers.numerics(claims)
 
+    def on_text(
+        self, claims: Sequence[Claim], verdicts: Sequence[NumericsVerdict]
+    ) -> tuple[NumericsVerdict, ...]:
+        """The verdicts, those on levers that keep fewer bits held to a real model's loss, too."""
+        return tuple(map(self._reading.judged, claims, verdicts))
+
     def confirm(
         self,
         cases: Sequence[LeverCase],
@@ -154,10 +164,11 @@ class Laboratory:
         Raises:
             OutOfTimeError: the time ended in one of the first two.
         """
-        known = [self._store.trial(*each.key, self._key) for each in comparisons]
+        known = [(self._store.trial(*each.key, self._key), each.numerics) for each in comparisons]
         found = [
-            self._aim.weighed(each)
-            for each in known
+            # Its numbers may have been held to more since.
+            self._aim.weighed(msgspec.structs.replace(each, numerics=numerics or each.numerics))
+            for each, numerics in known
             if each is not None and each.stage == "confirmed" and self._aim.can_judge(each)
         ]
         if len(found) == len(comparisons):

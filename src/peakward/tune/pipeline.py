@@ -76,7 +76,9 @@ class Pipeline:
         n_layers = 0 if graph is None else n_attentions(graph)
         learned = replace(learned, whole_compile_s=n_layers * costs.LAYER_S or None)
         build_s = learned.build_s or 0.0
-        laboratory = Laboratory(sweep, store, expected, asked.aim, build_s=build_s)
+        laboratory = Laboratory(
+            sweep, store, expected, asked.aim, build_s=build_s, real_model=asked.real_model
+        )
         # Estimates are learned from one case, and may be far out: what overruns is ended.
         sweep.workers.left_s = self.ledger.left_s
         self._bench = Bench(laboratory, self.ledger, learned, self._forbids, sweep.environment.key)

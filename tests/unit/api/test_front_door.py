@@ -301,6 +301,8 @@ def test_the_record_of_a_run_names_the_line_that_repeats_it():
         "--attention sdpa --device cpu --lever bf16 --budget 60s"
     )
     assert investigating._command(case, ("bf16",), 60.0, Aim()) == line
+    reads = investigating._command(case, ("bf16",), 60.0, Aim(), "a model")
+    assert reads == f"{line} --real-model 'a model'"
     sought = Aim(objective="memory", max_memory_bytes=2**29, numerics="exact")
     assert investigating._command(case, ("bf16",), 60.0, sought) == (
         f"{line} --objective memory --max-memory 0.5 --numerics exact"

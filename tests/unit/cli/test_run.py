@@ -5,7 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from peakward.api.investigating import aim, allowed
+from peakward.api.cases import with_own_weights
+from peakward.api.investigating import aim, allowed, real_model_of
 from peakward.api.machine import this_machine
 from peakward.cli.main import main
 from peakward.cli.run import expectation
@@ -110,3 +111,53 @@ def test_a_patch_that_could_not_be_written_is_refused_before_anything_runs(
     Path("m.py").write_text("def f(): pass\n")
     assert main(["run", "--device", "cpu", "--dry-run", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+HEADER = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
+
+
+def test_a_folder_with_weights_is_read_by_itself(in_tmp):
+    folder = in_tmp / "own"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    assert with_own_weights(str(folder)) is None
+    (folder / "model.safetensors").write_bytes(
+        len(HEADER).to_bytes(8, "little") + HEADER + bytes(4)
+    )
+    assert with_own_weights(str(folder)) == str(folder)
+    assert [with_own_weights(each) for each in (None, "tiny", "py:m:f")] == [None] * 3
+    decode = ModelCase(
+        model=model("tiny"),
+        workload=Workload(batch_size=1, seq_len=8, pass_="decode"),
+        device="cpu",
+    )
+    assert real_model_of(folder, decode) == str(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "pass_", "said"),
+    [
+        (
+            "own",
+            "train_step",
+            "forward, prefill or decode for a real model to be read, got train_step",
+        ),
+        ("own", "decode", "without weights in safetensors"),
+        ("gone.gguf", "decode", "there is no such file or folder"),
+    ],
+)
+def test_a_real_model_that_cannot_be_read_is_refused(in_tmp, name, pass_, said):
+    folder = in_tmp / "own"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    case = ModelCase(
+        model=model("tiny"), workload=Workload(batch_size=1, seq_len=8, pass_=pass_), device="cpu"
+    )
+    with pytest.raises(PeakwardError, match=said):
+        real_model_of(name, case)
+
+
+def test_a_real_model_is_part_of_what_is_asked(in_tmp, capsys):
+    decode = ("run", "--dry-run", "--pass", "decode", "--batch-size", "1", "--seq-len", "8")
+    assert main([*decode, "--model", "tiny", "--device", "cpu", "--real-model", "gone"]) == 2
+    assert "expected a model, got 'gone'" in capsys.readouterr().err

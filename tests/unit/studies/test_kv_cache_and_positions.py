@@ -7,6 +7,7 @@ from peakward.prediction.inference.cost import largest_batch_size
 from peakward.records.case import ModelCase, QualityCase
 from peakward.records.inference import ServingWorkload
 from peakward.records.measurement import Losses, Quality
+from peakward.stats.summary import paired_difference
 from peakward.studies import kv_cache, losses, positions
 from peakward.studies.engine import view
 from peakward.studies.readings import Readings
@@ -105,9 +106,9 @@ def test_what_failed_is_not_told(setting, gathered):
 
 
 def test_a_difference_has_the_interval_of_pairs():
-    found = losses.paired((1.0, 2.0, 4.0), (0.9, 1.8, 3.7))
+    found = paired_difference((1.0, 2.0, 4.0), (0.9, 1.8, 3.7))
     # t(0.975, 2) = 4.303; the differences are 0.1, 0.2 and 0.3.
     assert found.estimate == pytest.approx(0.2)
     assert found.high - found.estimate == pytest.approx(4.3027 * 0.1 / 3**0.5, rel=1e-4)
     assert losses.told_apart(found) == "not told apart"
-    assert losses.paired((1.0,), (1.0,)) is None
+    assert paired_difference((1.0,), (1.0,)) is None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from peakward.lab.quality import caches, positions, weights
+from peakward.lab.quality import caches, levers, positions, weights
 from peakward.lab.quality.score import Work
 from peakward.records.case import QualityCase, QualitySubject
 
@@ -10,6 +10,7 @@ BUILDERS: dict[QualitySubject, Callable[[QualityCase], Work]] = {
     "cache": caches.build,
     "positions": positions.build,
     "weights": weights.build,
+    "levers": levers.build,
 }
 
 

@@ -71,15 +71,8 @@ def build(case: QualityCase) -> Work:
     n_bytes = weight_bytes(model, way.bits)
     way.change(model, Given(seen, steps))
     model.to(TYPES[case.device]).eval().requires_grad_(False)
-    reader = _through_int8(model, case.device, length) if way.int8_cache else model
-
-    def run(told: Callable[[int], None]) -> Score:
-        times = Times(case.device, told)
-        losses = by_stretch(read(reader, ids, times), STRETCH)
-        each = Losses(where="each row from its beginning", losses=losses)
-        return Score(times.run, Quality(losses=(each,), weight_bytes=n_bytes))
-
-    return Work(n_parameters, rows, run)
+    reader = through_cache(model, torch.int8, case.device, length) if way.int8_cache else model
+    return read_by(reader, ids, n_parameters, weight_bytes=n_bytes)
 
 
 def _model(
@@ -121,8 +114,26 @@ def weight_bytes(model: Decoder, bits: int) -> int:
     return 2 * (every - stored) + stored * bits // 8 + SCALE_DTYPE.itemsize * scales[bits]
 
 
+Reader = Callable[[Tensor], Tensor]
+"""Reads rows of tokens, (rows, length) → (rows, length, vocab)."""
+
+
+def read_by(
+    reader: Reader, ids: Tensor, n_parameters: int, *, weight_bytes: int | None = None
+) -> Work:
+    """The work of reading rows (rows, length + 1), one a step."""
+
+    def run(told: Callable[[int], None]) -> Score:
+        times = Times(ids.device.type, told)
+        losses = by_stretch(read(reader, ids, times), STRETCH)
+        each = Losses(where="each row from its beginning", losses=losses)
+        return Score(times.run, Quality(losses=(each,), weight_bytes=weight_bytes))
+
+    return Work(n_parameters, len(ids), run)
+
+
 @torch.inference_mode()
-def read(reader: Callable[[Tensor], Tensor], ids: Tensor, times: Times) -> Tensor:
+def read(reader: Reader, ids: Tensor, times: Times) -> Tensor:
     """The loss of each token behind the first, (rows, length), a row a step."""
     losses = []
     for row in ids.split(1):
@@ -131,13 +142,13 @@ def read(reader: Callable[[Tensor], Tensor], ids: Tensor, times: Times) -> Tenso
     return torch.stack(losses)
 
 
-def _through_int8(model: Decoder, device: str, length: int) -> Callable[[Tensor], Tensor]:
-    """Reads a row, (1, length) → (1, length, vocab); each token attends to stored keys and values."""
+def through_cache(model: Decoder, stored: torch.dtype, device: str, length: int) -> Reader:
+    """Reads one row; each token attends to keys and values as they are stored in a byte an element."""
     cache = QuantizedCache(
         model.shape,
         n_rows=1,
         capacity=length,
-        stored=torch.int8,
+        stored=stored,
         device=device,
         dtype=TYPES[device],
     )
@@ -165,15 +176,15 @@ def to_int8(model: Decoder, _given: Given) -> None:
         )
 
 
-def to_int4(model: Decoder, _given: Given) -> None:
-    """Rounds to nearest in groups of `INT4_GROUP` inputs."""
+def to_int4(model: Decoder, _given: Given, *, group: int = INT4_GROUP) -> None:
+    """Rounds to nearest in groups of so many inputs."""
     for each in _linears(model.blocks):
-        each.weight.data = int4_rounded(each.weight.data)
+        each.weight.data = int4_rounded(each.weight.data, group=group)
 
 
-def int4_rounded(weight: Tensor) -> Tensor:
+def int4_rounded(weight: Tensor, *, group: int = INT4_GROUP) -> Tensor:
     """The numbers that a weight in int4 stands for."""
-    return reference.int4_rounded(weight, group=INT4_GROUP, scale_dtype=SCALE_DTYPE)
+    return reference.int4_rounded(weight, group=group, scale_dtype=SCALE_DTYPE)
 
 
 @torch.no_grad()

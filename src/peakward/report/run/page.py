@@ -10,7 +10,7 @@ from peakward.records.lever import NumericsError, Trial
 from peakward.records.study import Cell, Column, Plot, Study, Table
 from peakward.report import provenance
 from peakward.report.cases import model, settings, workload
-from peakward.report.columns import without_empty
+from peakward.report.columns import spread_column, without_empty
 from peakward.report.document import (
     Block,
     Command,
@@ -24,7 +24,7 @@ from peakward.report.document import (
     Section,
     TableBlock,
 )
-from peakward.report.format import format_cell
+from peakward.report.format import format_cell, format_spread
 from peakward.report.run import foretold, levers, memory, plots, sections, summary, where
 from peakward.report.run.investigation import KnownConfiguration, RunParts, read
 from peakward.report.run.levers import base_name
@@ -237,7 +237,8 @@ def _validity(found: RunParts) -> Section:
 
 
 def _numerics(study: Study, found: RunParts) -> Section:
-    return Section(title="Numerics", blocks=_tables(numerics_table(study, found)))
+    tables = numerics_table(study, found), quality_table(study, found)
+    return Section(title="Numerics", blocks=_tables(*tables))
 
 
 def _tables(*tables: Table | None) -> tuple[TableBlock, ...]:
@@ -282,6 +283,47 @@ def _rows(trial: Trial, read: RunParts) -> tuple[tuple[Cell, ...], ...]:
         figures = (worst.quantity, worst.candidate_error, worst.base_error, worst.bound)
     names = (trial.lever, base_name(trial.base, read), numerics.declared, numerics.verdict)
     return ((*names, *figures, numerics.reason),)
+
+
+def quality_table(study: Study, read: RunParts) -> Table | None:
+    """For each tried lever that keeps fewer bits, what a real model loses by it; None without one."""
+    found = dict.fromkeys(
+        (trial.lever, base_name(trial.base, read), trial.numerics.quality)
+        for trial in study.trials
+        if trial.numerics is not None and trial.numerics.quality is not None
+    )
+    if not found:
+        return None
+    return Table(
+        title="Loss on real text",
+        columns=(
+            Column(name="lever"),
+            Column(name="on"),
+            Column(name="verdict"),
+            Column(name="model"),
+            Column(name="text"),
+            Column(name="base's loss", unit="count"),
+            spread_column("more loss"),
+            Column(name="bound", unit="count"),
+            Column(name="reason"),
+        ),
+        rows=tuple(
+            (
+                lever,
+                on,
+                each.verdict,
+                each.model,
+                each.text,
+                each.loss,
+                None if each.more_loss is None else format_spread(each.more_loss, "count"),
+                each.bound,
+                each.reason,
+            )
+            for lever, on, each in found
+        ),
+        note="In nats a token. More loss is the candidate's less the base's on the same stretches of text; "
+        "its whole interval must be within the bound.",
+    )
 
 
 def _nearness(error: NumericsError) -> float:

@@ -113,7 +113,7 @@ def test_the_gradient_passes_straight_through():
 
 def test_a_row_through_an_int8_cache_is_read_whole():
     plain, ids = model(), seen(1, 40)[:, :-1]
-    reader = weights._through_int8(plain, "cpu", 40)
+    reader = weights.through_cache(plain, torch.int8, "cpu", 40)
     with torch.inference_mode():
         found, exact = reader(ids), plain(ids)
         assert torch.equal(found, reader(ids))

@@ -1,8 +1,9 @@
 import msgspec
 
-from peakward.records.lever import NumericsVerdict
+from peakward.records.lever import NumericsVerdict, QualityVerdict
+from peakward.records.measurement import Interval
 from peakward.report.run.investigation import read
-from peakward.report.run.page import numerics_table
+from peakward.report.run.page import numerics_table, quality_table
 
 replace = msgspec.structs.replace
 
@@ -48,3 +49,21 @@ def test_a_verdict_without_errors_gives_its_reason(run_study):
 
 def test_no_table_where_none_was_computed(run_study):
     assert table(with_numerics(run_study, None)) is None
+
+
+def test_what_a_real_model_loses_stands_in_a_table_of_its_own(run_study):
+    assert quality_table(run_study, read(run_study)) is None
+    quality = QualityVerdict(
+        verdict="violated",
+        bound=0.05,
+        model="smollm2",
+        text="python-topics",
+        loss=2.5,
+        more_loss=Interval(estimate=0.4, low=0.3, high=0.5),
+        reason="too much",
+    )
+    told = NumericsVerdict(declared="approximate", verdict="violated", quality=quality)
+    study = with_numerics(run_study, told, told)
+    (row, *_) = quality_table(study, read(study)).rows
+    assert row[2:6] == ("violated", "smollm2", "python-topics", 2.5)
+    assert row[6:] == ("0.400 (0.300–0.500)", 0.05, "too much")
