@@ -1,0 +1,65 @@
+"""Rounded weights on a GPU: the kernels multiply what is read, and every way reads a text in bf16."""
+
+import pytest
+import torch
+
+from gguf_files import small_model
+from peakward.kernels import int4_matmul
+from peakward.kernels.ops.quantized_matmul import calibrated, reference
+from peakward.lab.quality import caches, subjects, weights
+from peakward.records.case import QualityCase, Source
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"{n} and {n + 1} make {2 * n + 1}. " for n in range(600)))
+    return Source(str(path))
+
+
+def case(text, subject, way, sizes, model=None):
+    return QualityCase(subject=subject, way=way, sizes=sizes, text=text, model=model, device="cuda")
+
+
+def losses(found):
+    return subjects.build(found).run(lambda _n: None).quality.losses[0].losses
+
+
+@pytest.mark.parametrize("group", [64, 128])
+def test_the_kernel_multiplies_calibrated_weights(group):
+    generator = torch.Generator("cuda").manual_seed(0)
+    weight, x = (
+        torch.randn(n, 512, generator=generator, device="cuda", dtype=torch.bfloat16)
+        for n in (256, 4)
+    )
+    inputs = torch.randn(1024, 512, generator=generator, device="cuda").cumsum(1)
+    held = calibrated.int4_weight(weight, inputs.mT @ inputs, group=group)
+    exact = reference.int4_matmul(x.double(), *held)
+    error = (int4_matmul(x, *held).double() - exact).norm() / exact.norm()
+    # The result is rounded once to bf16, whose unit roundoff is 2^-8; sums are in fp32.
+    assert float(error) < 2.0**-8
+    nearest = reference.int4_weight(weight, group=group)
+    wide, wanted = inputs.double(), inputs.double() @ weight.double().mT
+    lost = [float((reference.int4_matmul(wide, *each) - wanted).norm()) for each in (held, nearest)]
+    assert lost[0] < 0.5 * lost[1]
+
+
+def test_every_way_of_rounding_reads_a_text(text, monkeypatch):
+    monkeypatch.setitem(caches.TRAINED, "cuda", (2, 64, 8, 60))
+    found = {way: losses(case(text, "weights", way, (4, 64, 16, 4))) for way in weights.WAYS}
+    assert {len(each) for each in found.values()} == {8}
+    for way, each in found.items():
+        assert each == pytest.approx(found["dense"], abs=0.5), way
+    assert found["int8"] == pytest.approx(found["dense"], abs=0.05)
+    assert found["int4"] != found["int4, calibrated"] != found["dense"]
+
+
+def test_levers_are_read_with_a_real_model(text, tmp_path):
+    model = str(small_model(tmp_path / "small.gguf"))
+    ways = ("dense, static", "int8, static", "dense, int8", "dense, fp8", "int8, int8")
+    found = {way: losses(case(text, "levers", way, (4, 32), model)) for way in ways}
+    assert len(set(found.values())) == len(ways)
+    for each in found.values():
+        assert each == pytest.approx(found["dense, static"], abs=0.2)
