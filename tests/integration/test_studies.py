@@ -11,6 +11,8 @@ from peakward.lab.measure import probe
 from peakward.lab.measure.isolated import Workers
 from peakward.lab.measure.sweep import Sweep
 from peakward.models.scaling_fits import HOFFMANN_UNROUNDED, SCALING_FITS
+from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.lever import Claim, NumericsVerdict
 from peakward.records.measurement import Measurement
 from peakward.records.study import Study
 from peakward.report.study import of_any_study
@@ -20,6 +22,7 @@ from peakward.studies.execute import execute
 from peakward.studies.registry import STUDIES
 from peakward.studies.scaling.experts import shapes
 from peakward.studies.scope import Scope, micro
+from peakward.tune.quality import Reading
 
 GIB = 2**30
 NANO = msgspec.structs.replace(
@@ -121,6 +124,30 @@ def test_guesses_of_a_small_file(tmp_path, monkeypatch):
     study, _ = run("speculative", TINY_GRID, tmp_path / "a.db")
     check(study)
     assert [each.status for each in study.measurements] == ["ok"] * 4
+
+
+@pytest.mark.full
+def test_a_lever_is_held_to_the_loss_of_a_real_model(tmp_path):
+    """Of random numbers in a file: no text is read well, and fewer bits lose next to nothing."""
+    small = str(small_model(tmp_path / "small.gguf"))
+    shape = msgspec.structs.replace(NANO, n_heads=4, n_kv_heads=2, vocab_size=260, tied_head=True)
+    work = Workload(batch_size=1, seq_len=16, pass_="decode")
+    base = ModelCase(model=shape, workload=work, device="cpu")
+    fewer = msgspec.structs.replace(
+        base, configuration=Configuration(weights="int8", kv_cache="fp8")
+    )
+    claim = Claim(base=base, candidate=fewer, declared="approximate")
+    sound = NumericsVerdict(declared="approximate", verdict="holds")
+    with Store.open(tmp_path / "a.db") as store, Workers() as workers:
+        reading = Reading(Sweep(store, workers, probe.environment("cpu")), small)
+        found = reading.judged(claim, sound)
+        other = msgspec.structs.replace(base, model=NANO)
+        another = reading.judged(msgspec.structs.replace(claim, base=other), sound)
+    assert (found.verdict, found.quality.verdict) == ("holds", "holds")
+    assert found.quality.reason is None
+    assert abs(found.quality.more_loss.estimate) < 0.02
+    assert another.quality.verdict == "not computed"
+    assert "another model" in another.quality.reason
 
 
 @pytest.mark.full

@@ -132,7 +132,10 @@ def misjudged(trial: Trial, numerics: NumericsVerdict) -> Trial:
     """The trial of a lever whose numbers do not hold, or could not be checked."""
     judged = msgspec.structs.replace(trial, numerics=numerics)
     if numerics.verdict == "violated":
-        reason = f"not {numerics.declared} as declared: {numerics.reason}"
+        quality = numerics.quality
+        lost = quality is not None and quality.verdict == "violated"
+        what = "reads worse" if lost else f"not {numerics.declared} as declared"
+        reason = f"{what}: {numerics.reason}"
         return msgspec.structs.replace(judged, verdict="rejected", reason=reason)
     reason = f"its numbers could not be checked: {numerics.reason}"
     return msgspec.structs.replace(judged, verdict="inconclusive", reason=reason)

@@ -126,5 +126,5 @@ def test_a_search_keeps_no_lever_that_loses_too_much():
         each for each in found.trials if each.lever == "int4-weights" and each.base == DECODE
     ]
     assert int4.verdict == "rejected"
-    assert int4.reason.startswith("not approximate as declared: 0.400 nats a token more loss")
+    assert int4.reason.startswith("reads worse: 0.400 nats a token more loss")
     assert int4.numerics.quality.verdict == "violated"
