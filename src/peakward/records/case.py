@@ -149,6 +149,7 @@ MicroSubject = Literal[
     "sum",
     "dot",
     "variance",
+    "stored-weights",
 ]
 """The subjects of pieces of code. All pieces of one subject compute the same."""
 MicroPrecision = Literal["fp64", "fp32", "tf32", "bf16"]

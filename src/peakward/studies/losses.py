@@ -83,11 +83,15 @@ def against(
     for row in rows:
         if row.name == base.name or (found := more(row, base)) is None:
             continue
-        told, both = Sentence(), (row.measurement, base.measurement)
+        told, both, side = Sentence(), (row.measurement, base.measurement), "more"
+        if found.high < 0:
+            side, found = (
+                "less",
+                Interval(estimate=-found.estimate, low=-found.high, high=-found.low),
+            )
         said = f"{row.name}: a loss of {told('loss', mean(row), 'count', row.measurement)} nats a token"
-        said += f", {told('more loss', found.estimate, 'count', *both)} more than {base.name} "
-        said += f"({told('more loss, low end', found.low, 'count', *both)} to "
-        said += f"{told('more loss, high end', found.high, 'count', *both)}"
+        said += f", {told(f'{side} loss', found.estimate, 'count', *both)} {side} than {base.name} "
+        said += f"({told.range(f'{side} loss', found, 'count', *both)}"
         said += ": not told apart)" if told_apart(found) == "not told apart" else ")"
         if share := ratio(kept(row), kept(base)):
             said += f", in {told('bytes kept', share, 'share', *both)} of the bytes"

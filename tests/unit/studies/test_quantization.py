@@ -8,8 +8,10 @@ from peakward.records.case import ModelCase, QualityCase
 from peakward.records.measurement import Losses, Quality
 from peakward.studies import quantization
 from peakward.studies.engine import view
-from peakward.studies.quantization import STUDY
+from peakward.studies.quantization import STUDY, rounding
 from peakward.studies.readings import Readings
+
+from .conftest import SLOWNESS
 
 LOST = {
     "int4": 0.4,
@@ -49,7 +51,7 @@ def said(setting, gathered):
 
 
 def test_the_ways_are_those_that_can_be_read():
-    assert tuple(weights.WAYS) == quantization.WAYS
+    assert tuple(weights.WAYS) == rounding.WAYS
 
 
 def test_a_cpu_times_dense_weights_alone_and_says_why(setting):
@@ -57,7 +59,7 @@ def test_a_cpu_times_dense_weights_alone_and_says_why(setting):
     seen = view(quantization.points(here), Readings(), here)
     assert [row.name for row in quantization.steps(seen)] == ["dense"] * 4
     assert [quantization.batch_of(row) for row in quantization.steps(seen)] == [1, 4, 16, 64]
-    assert [row.name for row in quantization.readings(seen)] == list(quantization.WAYS)
+    assert [row.name for row in rounding.readings(seen)] == list(rounding.WAYS)
     assert any(each.startswith("Not run: ") for each in quantization.notes(seen))
 
 
@@ -93,6 +95,8 @@ def test_a_loss_is_told_beside_what_is_stored(said):
     assert "0.400 more than dense (0.390 to 0.410), in 25.0% of the bytes." in int4
     (tuned,) = [each for each in found if each.startswith("int4, fine-tuned: ")]
     assert "0.300 more than dense, fine-tuned" in tuned
+    (alike,) = [each for each in found if each.startswith("dense, fine-tuned: ")]
+    assert "0.200 less than dense (0.195 to 0.205)" in alike
     (back,) = [each for each in found if each.startswith("int4, calibrated has ")]
     assert back.startswith(
         "int4, calibrated has 0.300 (0.293 to 0.307) nats a token less than int4,"
@@ -121,6 +125,24 @@ def test_a_gpu_tells_the_recipe_by_batch(said):
     ]
     assert all(f" at {n}" in by_batch for n in (1, 4, 16, 64))
     assert any("of its speed at a batch of 1 and at" in each for each in found)
+
+
+def test_one_product_is_told_by_batch_and_a_kernel_of_a_gpu_is_absent_on_a_cpu(
+    setting, said, monkeypatch
+):
+    here = setting("small", "cpu")
+    absent = {point.name for point in quantization.points(here) if point.absent is not None}
+    assert absent == set(quantization.KERNELS)
+    assert not any(point.absent for point in quantization.points(setting()))
+    monkeypatch.setitem(SLOWNESS, "int8 activations", 0.5)
+    (told,) = [
+        each for each in said() if each.startswith("one product with a weight of 8,192 × 2,048")
+    ]
+    assert (
+        "int8 activations: by batch, the speed of dense weights times 2.00× at 1, 2.00× at 4"
+        in told
+    )
+    assert len([each for each in said("corners", "cuda") if each.startswith("one product")]) == 3
 
 
 def test_what_failed_is_not_told(setting, gathered):

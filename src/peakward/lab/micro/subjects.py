@@ -11,6 +11,7 @@ from peakward.lab.micro import (
     projection,
     rms_norm,
     softmax,
+    stored_weights,
     sums,
     view,
 )
@@ -30,6 +31,7 @@ BUILDERS: dict[MicroSubject, Callable[[MicroCase], Piece]] = {
     "sum": sums.build_sum,
     "dot": sums.build_dot,
     "variance": sums.build_variance,
+    "stored-weights": stored_weights.build,
 }
 
 

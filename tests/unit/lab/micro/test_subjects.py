@@ -13,13 +13,14 @@ from peakward.lab.micro import (
     projection,
     rms_norm,
     softmax,
+    stored_weights,
     sums,
     view,
 )
 from peakward.lab.micro.piece import COMPILED
 from peakward.lab.micro.subjects import BUILDERS
 from peakward.records.case import MicroSubject
-from peakward.studies import accumulation, fusion, layout, vectorization
+from peakward.studies import accumulation, fusion, layout, quantization, vectorization
 
 PIECES = {
     "softmax": softmax.PIECES,
@@ -34,6 +35,7 @@ PIECES = {
     "sum": sums.SUMS,
     "dot": sums.DOTS,
     "variance": sums.VARIANCES,
+    "stored-weights": stored_weights.PIECES,
 }
 
 
@@ -49,6 +51,8 @@ def test_what_is_planned_is_there_and_all_of_it_is_planned(planned):
 
 def test_names_that_studies_know_are_the_labs():
     assert fusion.COMPILED == COMPILED
+    assert tuple(stored_weights.PIECES) == quantization.PRODUCTS
+    assert quantization.KERNELS == stored_weights.ON_GPU
     ways = {vectorization.LOOPS, vectorization.NUMPY, vectorization.TORCH}
     assert ways == set(matmul.PIECES)
     assert set(matmul.ON_CPU) == {vectorization.LOOPS, vectorization.NUMPY}

@@ -1,7 +1,8 @@
 """Study `quantization`: what weights in fewer bits take, what they gain by batch, and what they lose.
 
-A decode step is timed with each kind of weights that a kernel multiplies, at several batches. Then a real
-text is read with weights rounded in more ways than these, so that what each way loses stands beside its size.
+A decode step is timed with each kind of weights that a kernel of ours multiplies, at several batches, and one
+product with int8 activations beside them. Then a real text is read with weights rounded in more ways than
+these, so that what each way loses stands beside its size.
 """
 
 from collections.abc import Iterator
@@ -10,14 +11,27 @@ from typing import Any
 
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.traffic import parameter_bytes, quantised_bytes, quantised_elements
-from peakward.records.case import ModelCase, Precision, QualityCase, Source
+from peakward.records.case import MicroCase, ModelCase, Precision
 from peakward.records.model_shape import ModelShape
 from peakward.records.study import Conclusion
-from peakward.studies import losses, values
+from peakward.studies import losses, pieces, values
 from peakward.studies.cases import model_case
 from peakward.studies.claims import Sentence, gains
-from peakward.studies.engine import Point, Row, Study, View
+from peakward.studies.engine import Study, View
 from peakward.studies.expected import EXPECTED, FLOOR, OVER_EXPECTED, SHARE
+from peakward.studies.pieces import DIFFERENCE
+from peakward.studies.quantization import rounding
+from peakward.studies.quantization.rounding import (
+    DENSE,
+    INT4,
+    INT8,
+    INT8_ACTIVATIONS,
+    READ,
+    SERVED,
+    Kept,
+    Kind,
+    by_way,
+)
 from peakward.studies.readings import ratio
 from peakward.studies.scope import ScopeName
 from peakward.studies.setting import Setting
@@ -35,7 +49,7 @@ from peakward.studies.values import (
     text,
 )
 
-DENSE, INT8, INT4, RECIPE = "dense", "int8", "int4", "int4, int8 cache"
+RECIPE = "int4, int8 cache"
 STEPS: dict[str, dict[str, Any]] = {
     DENSE: {},
     INT8: {"weights": "int8"},
@@ -52,55 +66,28 @@ ON_A_GPU: dict[str, Any] = {
 }
 """The settings that all share there: launched one by one, a step would wait for its host."""
 BATCH_SIZES = (1, 4, 16, 64)
+PRODUCTS = (DENSE, INT8, INT4, INT8_ACTIVATIONS)
+"""The pieces of `lab.micro.stored_weights`."""
+KERNELS = (INT8, INT4)
+"""Those of a GPU alone."""
+MATRICES: dict[ScopeName, tuple[int, int]] = {
+    "small": (2048, 8192),
+    "corners": (8192, 28_672),
+    "full": (8192, 28_672),
+}
+"""Inputs and outputs of one weight. On a GPU it is one of Llama-3-70B, which no L2 cache holds in 4 bits."""
 SEQ_LENS: dict[ScopeName, tuple[int, ...]] = {
     "small": (64,),
     "corners": (1024,),
     "full": (1024, 4096),
 }
-TEXT = Source("python-topics")
-"""It comes with Python."""
-SMOLLM2 = "smollm2"
-READ: dict[ScopeName, tuple[int, ...]] = {
-    "small": (8, 128, 16, 12),
-    "corners": (32, 256, 64, 60),
-    "full": (64, 512, 96, 200),
-}
-"""Rows that are read, their tokens, rows that are seen and steps of fine-tuning: the sizes of
-`lab.quality.weights`."""
-CALIBRATED, SERVED = "int4, calibrated", "int4, calibrated, int8 cache"
-INT8_ACTIVATIONS, SMOOTHED = "int8 activations", "int8 activations, smoothed"
-TUNED, TUNED_INT4 = "dense, fine-tuned", "int4, fine-tuned"
-WAYS = (
-    DENSE,
-    INT8,
-    INT4,
-    CALIBRATED,
-    SERVED,
-    INT8_ACTIVATIONS,
-    SMOOTHED,
-    TUNED,
-    TUNED_INT4,
-)
-"""The names in `lab.quality.weights.WAYS`."""
-HELD_AGAINST = {TUNED_INT4: TUNED}
-"""The model that a way is held against where it is not the dense one: what fine-tuning learns of the text has
-nothing to do with rounding."""
-BETTER = ((INT4, CALIBRATED), (INT8_ACTIVATIONS, SMOOTHED))
-"""A way of rounding, and one that should lose less in the same bytes."""
-
-
-class Kept(Point[Any], frozen=True, kw_only=True):
-    """A decode step, or a text read, with weights of one kind."""
-
-    model: str
-
-
-Kind = Row[Kept]
+NEEDS_A_GPU = "its kernel is Triton's, for a GPU"
 
 
 def points(setting: Setting) -> Iterator[Kept]:
-    """Size × length × batch × kind of weights, held against dense ones; then each way over the text."""
-    scope, protocol = setting.scope, setting.protocol(phases=False)
+    """Size × length × batch × kind of weights, and batch × kind of one product, held against dense ones; then
+    each way over the text."""
+    protocol = setting.protocol(phases=False)
     for shape, n, batch in product(models(setting), lengths(setting), batches(setting)):
         dense = step_case(setting, shape, n, batch, DENSE)
         for name in STEPS:
@@ -108,16 +95,17 @@ def points(setting: Setting) -> Iterator[Kept]:
             if setting.obstacle(case) is None:
                 base = (dense, protocol)
                 yield Kept(case=case, protocol=protocol, name=name, base=base, model=shape.name)
-    for way in WAYS:
-        read = QualityCase(
-            subject="weights",
-            way=way,
-            sizes=READ[scope.name],
-            text=scope.text or TEXT,
-            model=SMOLLM2 if setting.has_smollm2 else None,
-            device=setting.device,
+    by = pieces.protocol(setting)
+    for batch, name in product(batches(setting), PRODUCTS):
+        yield Kept(
+            case=product_case(setting, batch, name),
+            protocol=by,
+            name=name,
+            base=(product_case(setting, batch, DENSE), by),
+            model="one product",
+            absent=NEEDS_A_GPU if name in KERNELS and setting.device == "cpu" else None,
         )
-        yield Kept(case=read, protocol=protocol, name=way, model=read.model or "trained")
+    yield from rounding.points(setting)
 
 
 def models(setting: Setting) -> tuple[ModelShape, ...]:
@@ -143,6 +131,17 @@ def step_case(setting: Setting, shape: ModelShape, n: int, batch: int, name: str
     return model_case(shape, batch, n, "decode", setting.device, **settings)
 
 
+def product_case(setting: Setting, batch: int, name: str) -> MicroCase:
+    """One product of as many rows as there are sequences."""
+    return MicroCase(
+        subject="stored-weights",
+        piece=name,
+        sizes=(batch, *MATRICES[setting.scope.name]),
+        precision="bf16" if setting.device == "cuda" else "fp32",
+        device=setting.device,
+    )
+
+
 def precision(setting: Setting) -> Precision:
     """The user's first choice, else bf16 on a GPU and fp32 on a CPU."""
     if setting.scope.precisions:
@@ -155,14 +154,9 @@ def steps(view: View[Kept]) -> list[Kind]:
     return [row for row in view.rows if isinstance(row.case, ModelCase)]
 
 
-def readings(view: View[Kept]) -> list[Kind]:
-    """The texts read."""
-    return [row for row in view.rows if isinstance(row.case, QualityCase)]
-
-
-def by_way(view: View[Kept]) -> dict[str, Kind]:
-    """The texts read, by the way of rounding."""
-    return {row.name: row for row in readings(view)}
+def products(view: View[Kept]) -> list[Kind]:
+    """The products with one weight."""
+    return [row for row in view.rows if isinstance(row.case, MicroCase)]
 
 
 def stored_bytes(row: Kind) -> float:
@@ -178,25 +172,18 @@ def share_of_dense(row: Kind) -> float | None:
 
 
 def batch_of(row: Kind) -> int:
-    """The sequences of a step."""
-    return int(row.case.workload.batch_size)
+    """The sequences of a step, or the rows of a product."""
+    case = row.case
+    return case.sizes[0] if isinstance(case, MicroCase) else int(case.workload.batch_size)
 
 
 def place(row: Kind) -> str:
-    """For a sentence: "2.7B at 1,024 positions"."""
-    return f"{row.point.model} at {row.case.workload.seq_len:,} positions"
-
-
-def pairs(view: View[Kept]) -> list[tuple[Kind, Kind]]:
-    """Each text read, with the model that it is held against."""
-    rows = by_way(view)
-    return [(row, rows[HELD_AGAINST.get(way, DENSE)]) for way, row in rows.items()]
-
-
-def more(pair: tuple[Kind, Kind]) -> Any:
-    """How much more loss there is than with the other; None of a model with itself."""
-    row, base = pair
-    return None if row is base else losses.more(row, base)
+    """For a sentence: "2.7B at 1,024 positions", "one product with a weight of 8,192 × 2,048"."""
+    case = row.case
+    if isinstance(case, MicroCase):
+        _, n_in, n_out = case.sizes
+        return f"one product with a weight of {n_out:,} × {n_in:,}"
+    return f"{row.point.model} at {case.workload.seq_len:,} positions"
 
 
 def speeds(view: View[Kept]) -> Iterator[Conclusion]:
@@ -204,62 +191,20 @@ def speeds(view: View[Kept]) -> Iterator[Conclusion]:
     for rows in values.groups(steps(view), lambda row: row.name):
         if rows[0].name != DENSE:
             yield from gains(rows, rows[0].name, "dense weights")
-    for rows in values.groups(steps(view), lambda row: (place(row), row.name)):
+    every = [*steps(view), *products(view)]
+    for rows in values.groups(every, lambda row: (place(row), row.name)):
         ran = [row for row in rows if row.speed is not None]
         if len(ran) > 1 and ran[0].name != DENSE:
             told = Sentence()
             each = [
                 told.estimate(f"speed at batch {batch_of(row)}", row.speed, "ratio", *row.both)
-                + f" at {batch_of(row)}"
+                + f" at {batch_of(row)}{'' if row.is_told_apart else ' (not told apart)'}"
                 for row in ran
             ]
             yield from told.end(
                 f"{place(ran[0])}, {ran[0].name}: by batch, the speed of dense weights times "
                 f"{', '.join(each)}."
             )
-
-
-def quality(view: View[Kept]) -> Iterator[Conclusion]:
-    """Says what each way loses against the model that it is held against, on the same text."""
-    for row, base in pairs(view):
-        yield from losses.against(base, (row,), kept=losses.weight_bytes)
-
-
-def won_back(view: View[Kept]) -> Iterator[Conclusion]:
-    """Says what calibration, smoothing and fine-tuning win back of what rounding to nearest loses."""
-    rows = by_way(view)
-    dense = rows[DENSE]
-    for plain, better in ((rows[one], rows[other]) for one, other in BETTER):
-        found, lost = losses.more(plain, better), losses.more(plain, dense)
-        if found is None or lost is None:
-            continue
-        told, both = Sentence(), (plain.measurement, better.measurement)
-        if losses.told_apart(found) == "not told apart":
-            by = told.interval("less loss", found, "count", *both)
-            yield from told.end(
-                f"{better.name} and {plain.name} are not told apart: {by} nats a token less."
-            )
-            continue
-        side, apart = ("less", found) if found.low > 0 else ("more", losses.more(better, plain))
-        by = told.interval(f"{side} loss", apart, "count", *both)
-        of = told("loss of rounding", lost.estimate, "count", plain.measurement, dense.measurement)
-        yield from told.end(
-            f"{better.name} has {by} nats a token {side} than {plain.name}, which has {of} more than "
-            f"{dense.name}."
-        )
-    tuned, alone = (
-        losses.more(*each) for each in ((rows[TUNED_INT4], rows[TUNED]), (rows[INT4], dense))
-    )
-    if tuned is not None and alone is not None:
-        told = Sentence()
-        ours = (rows[TUNED_INT4].measurement, rows[TUNED].measurement)
-        without = (rows[INT4].measurement, dense.measurement)
-        with_it = told.interval("more loss", tuned, "count", *ours)
-        without_it = told.interval("more loss without", alone, "count", *without)
-        yield from told.end(
-            f"Fine-tuned with its weights rounded, int4 has {with_it} nats a token more than the model that "
-            f"was fine-tuned alike and not rounded; rounded without it, {without_it}."
-        )
 
 
 def recipe(view: View[Kept]) -> Iterator[Conclusion]:
@@ -307,8 +252,9 @@ def notes(view: View[Kept]) -> tuple[str, ...]:
         "are not rounded.",
         f"{whose} reads {rows} stretches of {length:,} tokens. Calibration (GPTQ), smoothing (SmoothQuant) "
         f"and {n_steps} steps of fine-tuning see {seen} others of the same text.",
-        "Calibrated and fine-tuned int4 has the form of int4, and with it the speed. No kernel here "
-        "multiplies int8 activations: their loss is told, and not their speed.",
+        "Calibrated and fine-tuned int4 has the form of int4, and with it the speed. No kernel of ours "
+        "multiplies int8 activations: their speed is that of one product by torch, 32 rows at least, with "
+        "its inputs rounded in every step. On a GPU each product is one CUDA graph.",
         *setting.refusals(planned),
     )
 
@@ -344,22 +290,22 @@ STUDY = Study(
             each=lambda row: row.point.model,
         ),
         table(
-            "A text read",
+            lambda row: place(row).capitalize(),
             (
-                text("weights", lambda pair: pair[0].name),
-                text("status", lambda pair: pair[0].status),
-                Value("stored", "bytes", lambda pair: losses.weight_bytes(pair[0])),
-                Value("nats a token", "count", lambda pair: losses.mean(pair[0])),
-                Value("perplexity", "count", lambda pair: losses.perplexity(pair[0])),
-                text("held against", lambda pair: pair[1].name),
-                spread("more loss", more, "count"),
-                text("difference", lambda pair: losses.told_apart(more(pair))),
-                text("reason", lambda pair: pair[0].reason),
+                Value("rows", "count", batch_of),
+                text("kind", lambda row: row.name),
+                STATUS,
+                TIME,
+                spread("speed over dense", lambda row: row.speed, "ratio"),
+                DIFFERENCE,
+                VERDICT,
+                REASON,
             ),
-            pairs,
-            note="More loss than the model that it is held against, on the same stretches in pairs, with a "
-            "t-interval at 95%. Bytes are those of all weights, what is not rounded in 16 bits.",
+            products,
+            each=place,
+            note=pieces.FP64_NOTE,
         ),
+        rounding.TABLE,
     ),
     plots=(
         plot(
@@ -367,18 +313,12 @@ STUDY = Study(
             BATCH,
             Value("speed over dense", "ratio", lambda row: row.speed),
             lambda row: row.name,
-            steps,
+            lambda view: [*steps(view), *products(view)],
             each=place,
             log="x",
         ),
-        plot(
-            "Loss by the bytes of the weights",
-            Value("stored", "bytes", losses.weight_bytes),
-            Value("nats a token", "count", losses.mean),
-            lambda row: row.name,
-            readings,
-        ),
+        rounding.PLOT,
     ),
-    claims=(quality, won_back, speeds, recipe),
+    claims=(rounding.quality, rounding.won_back, speeds, recipe),
     notes=notes,
 )
