@@ -30,6 +30,8 @@ from peakward.studies.scope import Scope, default_scope
 if TYPE_CHECKING:
     import torch
 
+MAX_RANKS = 64
+"""The most ranks of one machine."""
 OF_A_STEP = {"device", "protocol", "tokens_per_step"}
 
 
@@ -76,13 +78,20 @@ def measure_step(
     return in_process.measure_step(step, name=name, model=model, optimizer=optimizer, **settings)
 
 
-def calibrate(device: DeviceType | None = None, *, db: str | Path = DB) -> Calibration:
+def calibrate(
+    device: DeviceType | None = None, *, gpus: int = 1, db: str | Path = DB
+) -> Calibration:
     """Measure this machine's ceilings, rates and launch costs, and store them.
 
     `peakward devices calibrate`: under 90 s on a GPU, under 30 s on two CPU cores.
+
+    Args:
+        gpus: more than one measures the collectives between so many devices alone, and adds them to the
+            stored calibration. Without a GPU these are processes over gloo.
     """
+    n_ranks = check.whole(gpus, "gpus", low=1, high=MAX_RANKS)
     place = check.path(db, "db")
-    return calibrated(this_machine(device), place)
+    return calibrated(this_machine(device), place, n_ranks=n_ranks)
 
 
 def calibrated(
@@ -90,13 +99,28 @@ def calibrated(
     db: Path,
     observer: Observer = QUIET,
     on_subject: Callable[[str], None] = lambda _subject: None,
+    *,
+    n_ranks: int = 1,
 ) -> Calibration:
-    """The full calibration, stored."""
+    """The full calibration, stored; of several ranks the stored one, or else a full one, with their
+    collectives."""
     from peakward.lab.measure.calibration.full import calibrate_in_full
+    from peakward.lab.parallel.launch import expect_devices
 
+    expect_devices(n_ranks, here.device)
     with session.opened(db, here, observer) as opened:
-        measured = calibrate_in_full(opened.sweep.workers, here.device, on_subject=on_subject)
-        opened.store.add_calibration(measured)
+        measured = opened.store.calibration(here.environment.key) if n_ranks > 1 else None
+        if measured is None or measured.rates is None:
+            measured = calibrate_in_full(opened.sweep.workers, here.device, on_subject=on_subject)
+            opened.store.add_calibration(measured)
+        if n_ranks > 1:
+            from peakward.lab.parallel import collectives
+
+            what = "GPUs" if here.device == "cuda" else "processes on the CPU (gloo)"
+            on_subject(f"collectives between {n_ranks} {what}")
+            found = collectives.calibrate(n_ranks, here.device)
+            measured = measured.with_collectives(found)
+            opened.store.add_calibration(measured)
     return measured
 
 

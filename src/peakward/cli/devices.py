@@ -8,8 +8,8 @@ import msgspec
 import tyro
 
 from peakward.api.machine import Machine, this_machine
-from peakward.api.measuring import calibrated
-from peakward.cli import output, watch
+from peakward.api.measuring import MAX_RANKS, calibrated
+from peakward.cli import output, parse, watch
 from peakward.cli.vocabulary import option
 from peakward.hardware import devices
 from peakward.records import check, codec
@@ -28,7 +28,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     list: what is catalogued, with datasheet figures. probe: what this machine is, and which
     catalogued device its driver means. calibrate: measure its ceilings, which every report takes
     from there, and what a time model needs beside them (matmul rates by shape, bandwidth by size,
-    launch costs, attention, cache levels, latency, host link, disk), and store them.
+    launch costs, attention, cache levels, latency, host link, disk), and store them. With --gpus it
+    measures the collectives between so many devices alone, and adds them to what is stored.
     """
 
     action: Annotated[str, tyro.conf.Positional, option("ACTION", "list")] = "list"
@@ -42,6 +43,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         option("cpu|cuda", "cuda where there is one"),
     ] = None
     """The device to probe or calibrate."""
+    gpus: Annotated[str, option("N", "1")] = "1"
+    """With calibrate: all-reduce, all-gather, reduce-scatter, all-to-all and point to point between so
+    many GPUs, by size. With --device cpu, or without a GPU, processes over gloo."""
     db: Annotated[str, option("FILE", "peakward.db")] = "peakward.db"
     """Where a calibration is stored."""
     json: bool = False
@@ -94,8 +98,9 @@ def _probe(here: Machine, *, as_json: bool) -> int:
 
 
 def _calibrate(here: Machine, given: Options) -> int:
+    n_ranks = parse.whole(given.gpus, "--gpus", low=1, high=MAX_RANKS)
     with watch.budget("calibrate", None) as watching:
-        calibration = calibrated(here, Path(given.db), watching, watching.on_stage)
+        calibration = calibrated(here, Path(given.db), watching, watching.on_stage, n_ranks=n_ranks)
     if given.json:
         _print_json(codec.to_json(calibration))
     else:

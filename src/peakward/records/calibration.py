@@ -13,6 +13,7 @@ import msgspec
 from peakward.records.codec import from_json, to_json
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Environment
+from peakward.records.parallel import LinkCalibration
 from peakward.records.result import Result
 
 Subject = Literal[
@@ -199,6 +200,18 @@ class Calibration(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """The rates that `peakward devices calibrate` adds; None where only the ceilings were measured."""
     host: Host | None = None
     """The host whose costs of a call it has. None in records that are older than this field."""
+    collectives: tuple[LinkCalibration, ...] = ()
+    """Collectives between several devices of this machine, which `--gpus` adds: one a number of ranks."""
+
+    def with_collectives(self, measured: LinkCalibration) -> "Calibration":
+        """With these in the place of older ones between as many ranks."""
+        kept = (each for each in self.collectives if each.n_ranks != measured.n_ranks)
+        ordered = sorted((*kept, measured), key=lambda each: each.n_ranks)
+        return msgspec.structs.replace(self, collectives=tuple(ordered))
+
+    def collectives_of(self, n_ranks: int) -> LinkCalibration | None:
+        """Those between so many ranks, or None where they were not measured."""
+        return next((each for each in self.collectives if each.n_ranks == n_ranks), None)
 
     @classmethod
     def load(cls, path: str | Path) -> "Calibration":

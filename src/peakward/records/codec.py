@@ -6,7 +6,7 @@ import msgspec
 
 from peakward.records.errors import PeakwardError, printable_json
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 """The version of the record format.
 
 1: the first. 2: a study holds the profiles of its cases. 3: a calibration may hold rates, a shape several
@@ -15,6 +15,7 @@ model's parameters, a predicted phase its waits. 6: a study holds the recorded m
 recorded memory may have the clock of its kernels. 8: a case may be a piece of code, whose measurement holds
 its work. 9: a trial holds its prediction, its bound, and the quantity that it was judged by. 10: recorded
 memory tells casts of weights apart, a first step its parts, a measurement and a trial who ended them.
+11: a calibration may hold collectives.
 """
 
 R = TypeVar("R", bound=msgspec.Struct)

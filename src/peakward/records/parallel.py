@@ -129,7 +129,10 @@ class LinkCalibration(
 
     ROWS: ClassVar[tuple[str, ...]] = ("times",)
 
+    started_at: str
+    wall_s: float
     device_name: str
+    """`cpu` of ranks that share one processor."""
     n_ranks: int
     backend: str
     """nccl or gloo."""

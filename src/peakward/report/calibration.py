@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from peakward.records.calibration import KINDS, SUBJECTS, Calibration, Rates, Subject
 from peakward.records.device import Device
+from peakward.records.parallel import LinkCalibration
 from peakward.records.study import Cell, Column, Table
 from peakward.report import provenance
 from peakward.report.devices import peak
@@ -58,6 +59,7 @@ def calibration(measured: Calibration, device: Device | None) -> Document:
                 blocks=(TableBlock(table=Table(title="Rates", columns=columns, rows=rows)),),
             ),
             *(() if measured.rates is None else sections(measured.rates)),
+            *map(collectives, measured.collectives),
         ),
     )
 
@@ -83,6 +85,46 @@ def sections(rates: Rates) -> tuple[Section, ...]:
         )
         found.append(Section(title="Doubts", blocks=notes))
     return tuple(found)
+
+
+def collectives(measured: LinkCalibration) -> Section:
+    """Rates by size and the fitted model."""
+    kinds = tuple(dict.fromkeys(each.collective for each in measured.times))
+    found = {(each.n_bytes, each.collective): each for each in measured.times}
+    rows = []
+    for size in sorted({each.n_bytes for each in measured.times}):
+        here = [found.get((size, kind)) for kind in kinds]
+        rows.append(
+            (size / 1e6, *(None if each is None else each.bus_bytes_per_s for each in here))
+        )
+    rates = Table(
+        title="Bytes that each rank sends at least, over the time, by size",
+        columns=(
+            Column(name="MB", unit="count"),
+            *(Column(name=kind, unit="bytes_per_s") for kind in kinds),
+        ),
+        rows=tuple(rows),
+    )
+    fits = Table(
+        title="Fitted: latency + bytes on the bus / rate",
+        columns=(
+            Column(name="collective", unit="name"),
+            Column(name="latency", unit="s"),
+            Column(name="rate", unit="bytes_per_s"),
+            Column(name="largest error", unit="share"),
+        ),
+        rows=tuple(
+            (each.collective, each.latency_s, each.bus_bytes_per_s, each.worst_error)
+            for each in measured.fits
+        ),
+    )
+    between = f"{measured.n_ranks} × {measured.device_name}, {measured.backend}"
+    if measured.device_name == "cpu":
+        between = f"{measured.n_ranks} processes on one CPU, {measured.backend}"
+    return Section(
+        title=f"Collectives between {between}",
+        blocks=(TableBlock(table=rates), TableBlock(table=fits)),
+    )
 
 
 def _tables(rates: Rates) -> dict[Subject, Table]:

@@ -325,7 +325,11 @@ def calls(study: Any, calibration: Any, trace: Any) -> tuple[Call, ...]:
                 "nothing": (1,),
             },
         ),
-        Call(pw.calibrate, {"device": "cpu"}, {"device": (*CHOICE, "gpu"), **db}),
+        Call(
+            pw.calibrate,
+            {"device": "cpu"},
+            {"device": (*CHOICE, "gpu"), "gpus": (*WHOLE, None, 0, 65), **db},
+        ),
         Call(pw.findings, {"trace": trace}, {"trace": (*RECORD, None, study)}),
         Call(pw.trace, {"path": TRACE}, {"path": FILE + NOTHING, "device": (*NAME, "a100")}),
         Call(pw.memory, {"path": None}, {"path": (*FILE, None, TRACE)}),

@@ -7,10 +7,13 @@ import pytest
 
 from peakward.cli.main import main
 from peakward.hardware.devices import device, devices
-from peakward.lab.measure import probe
+from peakward.lab.measure import nvml, probe
 from peakward.lab.measure.isolated import Workers
+from peakward.lab.parallel.launch import expect_devices
 from peakward.records import codec
 from peakward.records.calibration import SUBJECTS, Calibration, LaunchCost, Rates
+from peakward.records.errors import PeakwardError
+from peakward.records.parallel import CollectiveTime, LinkCalibration, LinkFit
 from peakward.report import devices as devices_page
 from peakward.report.document import Facts, TableBlock
 from peakward.store.database import Store
@@ -117,6 +120,59 @@ def test_calibrate_measures_in_full_stores_and_prints(workers, tmp_path, monkeyp
         assert store.calibration(printed.environment.key) == printed
     assert main(CALIBRATE) == 0
     assert "LAUNCH COSTS" in capsysbinary.readouterr().out.decode()
+
+
+LINKS = LinkCalibration(
+    started_at="2026-01-01T00:00:00+00:00",
+    wall_s=1.0,
+    device_name="cpu",
+    n_ranks=2,
+    backend="gloo",
+    torch="2.11",
+    times=(
+        CollectiveTime(collective="all-reduce", n_bytes=10**6, time_s=0.001, bus_bytes_per_s=1e9),
+    ),
+    fits=(LinkFit(collective="all-reduce", latency_s=1e-5, bus_bytes_per_s=1e9, worst_error=0.02),),
+)
+
+
+def test_of_several_ranks_collectives_are_added_to_what_is_stored(
+    workers, tmp_path, monkeypatch, capsysbinary
+):
+    asked = []
+
+    def calibrate(n_ranks, device):
+        asked.append((n_ranks, device))
+        return msgspec.structs.replace(LINKS, n_ranks=n_ranks, wall_s=float(len(asked)))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("peakward.lab.parallel.collectives.calibrate", calibrate)
+    for n in ("2", "4", "2"):
+        assert main([*CALIBRATE, "--gpus", n, "--json"]) == 0
+    assert asked == [(2, "cpu"), (4, "cpu"), (2, "cpu")]
+    assert workers == ["ceilings", *SUBJECTS]  # A full calibration was stored by the first.
+    printed = codec.from_json(capsysbinary.readouterr().out.splitlines()[-1], Calibration)
+    assert [(each.n_ranks, each.wall_s) for each in printed.collectives] == [(2, 3.0), (4, 2.0)]
+    assert printed.rates == Rates(launches=(COST,))
+    with Store.open_read_only(tmp_path / "peakward.db") as store:
+        assert store.calibration(printed.environment.key) == printed
+    assert main([*CALIBRATE, "--gpus", "2"]) == 0
+    page = capsysbinary.readouterr().out.decode()
+    assert "COLLECTIVES BETWEEN 2 PROCESSES ON ONE CPU, GLOO" in page
+    assert "10.0 µs  1.00 GB/s" in page
+
+
+def test_more_ranks_than_gpus_are_refused(monkeypatch):
+    names = ["NVIDIA H100 80GB HBM3"]
+    monkeypatch.setattr(nvml, "visible_names", lambda: tuple(names))
+    with pytest.raises(PeakwardError, match="expected a GPU for each of 2 ranks, got 1"):
+        expect_devices(2, "cuda")
+    names.append("NVIDIA L4")
+    with pytest.raises(PeakwardError, match="GPUs of one kind, got NVIDIA H100 80GB HBM3, NVIDIA"):
+        expect_devices(2, "cuda")
+    names[1] = names[0]
+    expect_devices(2, "cuda")
+    expect_devices(8, "cpu")
 
 
 def test_ctrl_c_ends_a_calibration_and_stores_none(workers, tmp_path, monkeypatch):

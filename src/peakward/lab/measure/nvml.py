@@ -69,6 +69,23 @@ def visible_gpu() -> Gpu | None:
     return gpu
 
 
+def visible_names() -> tuple[str, ...]:
+    """The names of the devices that CUDA will number from 0 on; empty without a driver or a GPU."""
+    if not _initialised():
+        return ()
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+    uuids = [text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = []
+    for entry in map(str, range(len(uuids))) if visible is None else visible.split(","):
+        choice = choose(entry, uuids)
+        if choice is None:
+            break
+        handle = handles[choice] if isinstance(choice, int) else gpu_of(choice).handle
+        found.append(text(pynvml.nvmlDeviceGetName(handle)))
+    return tuple(found)
+
+
 def gpu_of(name: str) -> Gpu:
     """The device or MIG instance of that UUID.
 

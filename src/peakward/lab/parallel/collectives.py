@@ -1,7 +1,9 @@
 """Times of collectives by size between the devices of this machine: `peakward devices calibrate --gpus N`."""
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from statistics import median
+from time import monotonic
 from typing import Any
 
 import torch
@@ -16,7 +18,11 @@ from peakward.records.parallel import Collective, CollectiveTime, LinkCalibratio
 from peakward.stats.link_fit import bus_bytes, fitted
 
 MB = 10**6
-SIZES_MB = (1, 3, 10, 30, 100, 300, 1000)
+SIZES_MB: dict[DeviceType, tuple[float, ...]] = {
+    "cuda": (1, 3, 10, 30, 100, 300, 1000),
+    "cpu": (0.1, 1, 3, 10, 30, 100),
+}
+"""gloo moves about 1 GB/s between processes of one machine."""
 N_REPEATS = 5
 REPEAT_S = {"cuda": 0.03, "cpu": 0.02}
 """Seconds of calls back to back in one repeat."""
@@ -26,14 +32,18 @@ def calibrate(
     n_ranks: int,
     device: DeviceType,
     *,
-    sizes_mb: tuple[float, ...] = SIZES_MB,
+    sizes_mb: tuple[float, ...] | None = None,
     timeout_s: float = 180.0,
 ) -> LinkCalibration:
-    """Collectives of every size between so many ranks, and the fitted model.
+    """Collectives of every size between so many ranks, and the fitted model: NCCL between GPUs, gloo between
+    processes that share a processor.
 
     Raises:
-        RankError: a rank was lost, or more ranks than GPUs.
+        PeakwardError: more ranks than GPUs.
+        RankError: a rank was lost.
     """
+    sizes_mb = SIZES_MB[device] if sizes_mb is None else sizes_mb
+    began_s, started_at = monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
     arguments = {"sizes": [round(each * MB) for each in sizes_mb]}
     found = launch(
         f"{__name__}:measure", arguments, n_ranks=n_ranks, device=device, timeout_s=timeout_s
@@ -50,10 +60,12 @@ def calibrate(
     kinds: list[Collective] = list(dict.fromkeys(each.collective for each in times))
     several = len(sizes_mb) > 1
     return LinkCalibration(
+        started_at=started_at,
+        wall_s=monotonic() - began_s,
         device_name=found["device_name"],
         n_ranks=n_ranks,
         backend=found["backend"],
-        torch=str(torch.__version__),
+        torch=found["torch"],
         times=times,
         fits=tuple(
             fitted([each for each in times if each.collective == kind], n_ranks)
@@ -73,7 +85,12 @@ def measure(
             tell(at + 1, f"{name} of {n_bytes / MB:g} MB")
             times.append((name, n_bytes, _time_s(make(n_bytes, rank), rank)))
     known = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    return {"times": times, "device_name": known, "backend": dist.get_backend()}
+    return {
+        "times": times,
+        "device_name": known,
+        "backend": dist.get_backend(),
+        "torch": str(torch.__version__),
+    }
 
 
 def _all_reduce(n_bytes: int, rank: Rank) -> Callable[[], object]:

@@ -26,6 +26,7 @@ from typing import Any
 
 import msgspec
 
+from peakward.lab.measure import nvml
 from peakward.lab.measure.process import KEEPER
 from peakward.records.case import DeviceType
 from peakward.records.errors import PeakwardError, printable
@@ -97,8 +98,10 @@ def launch(
         The results by rank.
 
     Raises:
+        PeakwardError: as `expect_devices`.
         RankError: a rank was lost, or the job took too long; all ranks have ended.
     """
+    expect_devices(n_ranks, device)
     with tempfile.TemporaryDirectory(prefix="peakward-ranks-") as folder:
         job = _Job(Path(folder), n_ranks)
         try:
@@ -106,6 +109,26 @@ def launch(
             return job.run(timeout_s, patience_s)
         finally:
             job.end()
+
+
+def expect_devices(n_ranks: int, device: DeviceType) -> None:
+    """
+    Raises:
+        PeakwardError: fewer GPUs than ranks, or GPUs of several kinds. Ranks on a CPU share its cores.
+    """
+    if device != "cuda":
+        return
+    names = nvml.visible_names()
+    if len(names) < n_ranks:
+        raise PeakwardError(
+            f"expected a GPU for each of {n_ranks} ranks, got {len(names)}: ask for fewer, or take "
+            "--device cpu, whose ranks share its cores over gloo"
+        )
+    if len(set(names[:n_ranks])) > 1:
+        raise PeakwardError(
+            f"expected GPUs of one kind, got {', '.join(dict.fromkeys(names[:n_ranks]))}: choose by "
+            "CUDA_VISIBLE_DEVICES"
+        )
 
 
 class _Rank:

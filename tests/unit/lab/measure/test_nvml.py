@@ -111,6 +111,16 @@ def test_visible_gpu(driver, monkeypatch, visible, gpu):
     assert nvml.visible_gpu() == (None if gpu is None else nvml.Gpu(*gpu))
 
 
+@pytest.mark.parametrize(
+    ("visible", "n"), [(None, 2), ("0", 1), ("GPU-bb,0", 2), ("1,7,0", 1), ("-1", 0)]
+)
+def test_names_of_visible_gpus_end_at_the_first_that_is_none(driver, monkeypatch, visible, n):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert nvml.visible_names() == ("NVIDIA H200",) * n
+
+
 def test_a_gpu_in_mig_mode_must_be_named_by_instance(driver, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     with pytest.raises(PeakwardError, match="expected a MIG instance to be named"):
