@@ -23,15 +23,16 @@ import peakward as pw
 from peakward.api import traces
 from peakward.hardware import devices
 from peakward.lab.measure import probe
-from peakward.lab.parallel.collectives import calibrate
 from peakward.lab.parallel.launch import RankError, launch
+from peakward.lab.parallel.measured import calibrate
 from peakward.models.presets import model
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site
 from peakward.records.case import Configuration, ModelCase, Precision, Workload
 from peakward.records.errors import PeakwardError
-from peakward.records.parallel import Arm, ArmRun, ArmsRequest, Layout
+from peakward.records.layout import Layout
+from peakward.records.parallel import Arm, ArmRun, ArmsRequest
 from peakward.records.plan import DeviceGroup
 from several.found import Foreseen, Item, Report, Solo, compared_of, lines, solos_of, write
 
@@ -304,7 +305,7 @@ def _traces(options: Options) -> Iterator[Planned]:
         with tempfile.TemporaryDirectory(prefix="peakward-") as folder:
             case = _case(options, size, "bf16")
             request = ArmsRequest(
-                case=case, arms=arms, n_warmup=4, n_solo_steps=4, trace_folder=folder
+                case=case, arms=arms, n_warmup=4, n_solo_steps=4, accounts=True, trace_folder=folder
             )
             by_rank = _asked(request, options, limit_s)
             return Item(name="", solos=solos_of(by_rank), findings=_findings(Path(folder), arms, n))
@@ -457,7 +458,7 @@ def _foreseen(
             continue
         kind: Literal["ddp", "fsdp"] = "fsdp" if layout.data == "fsdp" else "ddp"
         group = DeviceGroup(n_gpus=layout.dp, parallel=kind) if layout.dp > 1 else None
-        peaks = [each for each in seen.peak_bytes if each is not None]
+        peaks = [each.peak_bytes for each in seen.uses if each.peak_bytes is not None]
         try:
             memory = peak_memory(case, group).peak.total_bytes
             told = None if known is None else forecast(case, site(known, group=group)).step_s

@@ -42,7 +42,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """One case, measured and predicted."""
 
     key: str
-    """`records.case.case_key`."""
+    """`records.case_key`."""
     label: str
     case: ModelCase
     files: tuple[str, ...]

@@ -13,7 +13,8 @@ from peakward.prediction.time.device_model import DeviceModel, device_model
 from peakward.prediction.time.step import step_time
 from peakward.records import codec
 from peakward.records.calibration import Calibration
-from peakward.records.case import ModelCase, case_key
+from peakward.records.case import ModelCase
+from peakward.records.case_key import case_key
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
 from peakward.records.prediction import StepTime

@@ -15,7 +15,7 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
     """One case's memory, measured and predicted."""
 
     key: str
-    """`records.case.case_key`."""
+    """`records.case_key`."""
     label: str
     case: ModelCase
     device: str

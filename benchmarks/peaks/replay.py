@@ -11,7 +11,8 @@ from peakward.hardware.devices import device
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.planning.forecast import room
 from peakward.prediction.planning.site import Attempts, site
-from peakward.records.case import ModelCase, case_key
+from peakward.records.case import ModelCase
+from peakward.records.case_key import case_key
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
 from peakward.records.memory import MemoryPrediction

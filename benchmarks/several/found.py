@@ -8,7 +8,7 @@ import msgspec
 
 from peakward.records.lever import Pair
 from peakward.records.measurement import Environment, Interval
-from peakward.records.parallel import ArmRun, LinkCalibration
+from peakward.records.parallel import ArmRun, LinkCalibration, RankUse
 from peakward.stats.pairs import ratio_interval
 
 GIB = 2**30
@@ -22,10 +22,8 @@ class Solo(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     """The median of the slowest rank."""
     loss: float | None = None
-    peak_bytes: tuple[int | None, ...] = ()
+    uses: tuple[RankUse, ...] = ()
     """By rank."""
-    between_bytes: tuple[int | None, ...] = ()
-    held_bytes: tuple[dict[str, int], ...] = ()
     sm_clock_mhz: tuple[float | None, ...] = ()
     power_w: tuple[float | None, ...] = ()
 
@@ -111,9 +109,7 @@ def _solo(name: str, runs: list[ArmRun]) -> Solo:
         arm=name,
         step_s=max(median(each.steps_s) for each in timed),
         loss=next((each.loss for each in timed if each.loss is not None), None),
-        peak_bytes=tuple(each.peak_bytes for each in timed),
-        between_bytes=tuple(each.between_bytes for each in timed),
-        held_bytes=tuple(each.held_bytes for each in timed),
+        uses=tuple(each.use for each in timed),
         sm_clock_mhz=tuple(each.sm_clock_mhz for each in timed),
         power_w=tuple(each.power_w for each in timed),
     )
@@ -192,15 +188,25 @@ def lines(item: Item) -> list[str]:
 def _solo_line(each: Solo) -> str:
     if each.step_s is None:
         return f"{each.arm}: {each.failed}"
-    peaks = [f"{peak / GIB:.2f}" for peak in each.peak_bytes if peak is not None]
-    held = max(each.held_bytes, key=lambda held: sum(held.values()))
+    peaks = [f"{use.peak_bytes / GIB:.2f}" for use in each.uses if use.peak_bytes is not None]
+    held = max((use.held_bytes for use in each.uses), key=lambda held: sum(held.values()))
     parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in held.items())
     clocks = [f"{mhz:.0f}" for mhz in each.sm_clock_mhz if mhz is not None]
     power = [f"{watts:.0f}" for watts in each.power_w if watts is not None]
+    told = [f"; rank {at} sends {_sent(use)}" for at, use in enumerate(each.uses) if use.sent]
     return (
         f"{each.arm}: {each.step_s * 1e3:.2f} ms, loss {each.loss}, peak GiB {' '.join(peaks)} "
-        f"(held {parts}), MHz {' '.join(clocks)}, W {' '.join(power)}"
+        f"(held {parts}), MHz {' '.join(clocks)}, W {' '.join(power)}" + "".join(told)
     )
+
+
+def _sent(use: RankUse) -> str:
+    text = ", ".join(
+        f"{each.collective} {each.n_bytes / 1e6:.0f} MB in {each.n_calls}" for each in use.sent
+    )
+    if use.communication_s is None or use.exposed_s is None:
+        return text
+    return f"{text}, {use.communication_s * 1e3:.2f} ms of which {use.exposed_s * 1e3:.2f} exposed"
 
 
 def _foreseen_line(seen: Foreseen) -> str:

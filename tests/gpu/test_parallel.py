@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from peakward.lab.parallel.collectives import calibrate
 from peakward.lab.parallel.launch import RankError
+from peakward.lab.parallel.measured import calibrate
 from unit.lab.parallel.job import run_ranks
 from unit.lab.parallel.test_layouts import TWO
 

@@ -43,9 +43,7 @@ def measure(case: ConfiguredCase, protocol: Protocol | None = None) -> Measureme
     """
     case = checked(case)
     protocol = checked_protocol(Protocol() if protocol is None else protocol)
-    from peakward.lab.measure.isolated import Workers
-
-    with Workers() as workers:
+    with session.workers() as workers:
         return workers.measure(case, protocol)
 
 
@@ -114,11 +112,11 @@ def calibrated(
             measured = calibrate_in_full(opened.sweep.workers, here.device, on_subject=on_subject)
             opened.store.add_calibration(measured)
         if n_ranks > 1:
-            from peakward.lab.parallel import collectives
+            from peakward.lab.parallel import measured as ranks
 
             what = "GPUs" if here.device == "cuda" else "processes on the CPU (gloo)"
             on_subject(f"collectives between {n_ranks} {what}")
-            found = collectives.calibrate(n_ranks, here.device)
+            found = ranks.calibrate(n_ranks, here.device)
             measured = measured.with_collectives(found)
             opened.store.add_calibration(measured)
     return measured

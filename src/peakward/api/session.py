@@ -13,6 +13,7 @@ from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement, Protocol
 
 if TYPE_CHECKING:
+    from peakward.lab.measure.isolated import Workers
     from peakward.lab.measure.messages import Event
     from peakward.lab.measure.sweep import Sweep
     from peakward.store.database import Store
@@ -69,13 +70,20 @@ def opened_to_compute(db: Path, machine: Machine, observer: Observer) -> Iterato
     Raises:
         PeakwardError: as `opened`, of the database.
     """
-    from peakward.lab.measure.isolated import Workers
     from peakward.lab.measure.sweep import Sweep
     from peakward.store.database import Store
 
-    with Store.open(db) as store, Workers(on_event=observer.on_event) as workers:
-        sweep = Sweep(store, workers, machine.environment, on_done=observer.on_done)
+    with Store.open(db) as store, workers(observer) as measuring:
+        sweep = Sweep(store, measuring, machine.environment, on_done=observer.on_done)
         yield Session(store, sweep)
+
+
+def workers(observer: Observer = QUIET) -> "Workers":
+    """Worker processes, and jobs of ranks."""
+    from peakward.lab.measure.isolated import Workers
+    from peakward.lab.parallel.measured import measure
+
+    return Workers(on_event=observer.on_event, ranks=measure)
 
 
 def for_studies(

@@ -22,6 +22,8 @@ from collections.abc import Callable
 from peakward.prediction.parameters import active_block_matmul_parameters
 from peakward.records.case import (
     Case,
+    CollectivesCase,
+    LayoutCase,
     MicroCase,
     ModelCase,
     ModuleCase,
@@ -62,10 +64,15 @@ def step_flops(case: Case) -> float | None:
 
     Returns:
         None for a `StepCase` and a `ModuleCase`, whose maths is not known, a `MicroCase`, whose measurement
-        tells, a `SpeculationCase`, whose steps differ, and a `QualityCase`, which asks for a loss.
+        tells, a `SpeculationCase`, whose steps differ, a `QualityCase`, which asks for a loss, and a
+        `CollectivesCase`, which computes nothing.
     """
-    if isinstance(case, StepCase | MicroCase | ModuleCase | QualityCase | SpeculationCase):
+    if isinstance(
+        case, StepCase | MicroCase | ModuleCase | QualityCase | SpeculationCase | CollectivesCase
+    ):
         return None
+    if isinstance(case, LayoutCase):
+        return case.layout.n_ranks * sum(phase_flops(case.of_one_rank).values())
     if isinstance(case, OperatorCase):
         pairs = attended_pairs(case.seq_len, window=None)
         forward = 4.0 * case.batch_size * case.n_heads * case.head_dim * pairs

@@ -4,12 +4,12 @@ A case is a value: it is hashable, and equal cases have equal keys, so stored re
 holds the settings that levers made (`levers.catalogue`), never the names of the levers.
 """
 
-import hashlib
 from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
+from peakward.records.layout import Layout
 from peakward.records.model_shape import ModelShape
 from peakward.records.result import Result
 
@@ -325,6 +325,57 @@ class QualityCase(
     seed: int = 0
 
 
+class CollectivesCase(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="collectives"
+):
+    """Every collective at each size between the ranks of a job: NCCL on GPUs, gloo on a CPU. Its steps are
+    the repeats of the largest all-reduce."""
+
+    n_ranks: int
+    sizes_bytes: tuple[int, ...]
+    device: DeviceType
+    memory_limit_bytes: None = None
+
+
+class LayoutCase(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="layout"
+):
+    """A training step of the reference decoder that the ranks of a job share. Every layout of as many ranks
+    has the same batch: the workload's for each rank."""
+
+    model: ModelShape
+    workload: Workload
+    configuration: Configuration = Configuration()
+    """With `compile` other than none each block is compiled by itself."""
+    layout: Layout
+    device: DeviceType
+    memory_limit_bytes: int | None = None
+    """Of each rank's GPU: the most that torch's allocator gives out."""
+
+    @property
+    def name(self) -> str:
+        """The model's name, for tables."""
+        return self.model.name
+
+    @property
+    def tokens_per_step(self) -> float:
+        """The tokens of all ranks."""
+        return self.workload.tokens_per_step * self.layout.n_ranks
+
+    @property
+    def of_one_rank(self) -> ModelCase:
+        """The step of one rank by itself, which its model FLOPs are those of."""
+        return ModelCase(
+            model=self.model,
+            workload=self.workload,
+            configuration=self.configuration,
+            device=self.device,
+            memory_limit_bytes=self.memory_limit_bytes,
+        )
+
+
+RanksCase = CollectivesCase | LayoutCase
+"""Cases of several processes, which a job of ranks answers in the place of a worker."""
 Handle = Literal["model", "optimizer", "loader"]
 
 
@@ -352,8 +403,8 @@ class StepCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 ConfiguredCase = ModelCase | ModuleCase
 """Cases with a workload that runs under a configuration."""
-BuiltCase = ConfiguredCase | OperatorCase | MicroCase | QualityCase | SpeculationCase
-"""Cases that a worker can build from their description."""
+BuiltCase = ConfiguredCase | OperatorCase | MicroCase | QualityCase | SpeculationCase | RanksCase
+"""Cases that can be built from their description."""
 LeverCase = ConfiguredCase | StepCase
 """Cases that at least one lever applies to."""
 Case = BuiltCase | StepCase
@@ -363,54 +414,3 @@ def same_work(one: LeverCase, other: LeverCase) -> bool:
     """Whether the cases differ only in their configurations."""
     alike: LeverCase = msgspec.structs.replace(one, configuration=other.configuration)
     return alike == other
-
-
-_OLDEST = (
-    "precision",
-    "attention",
-    "compile",
-    "compile_scope",
-    "cuda_graphs",
-    "optimizer",
-    "checkpointing",
-)
-SPELLED_OUT: dict[type, tuple[str, ...]] = {
-    ModelCase: _OLDEST,
-    ModuleCase: (*_OLDEST, "loss"),
-    StepCase: (*_OLDEST, "loss"),
-}
-"""The settings that a key always holds, by the kind of case. This list is frozen: a key leaves out every
-other setting at its default, so a new axis changes no stored key."""
-YOUNGER_FIELDS: dict[str, dict[str, object]] = {
-    "model": {"n_experts": 1, "n_active_experts": 1},
-    "workload": {"data": None},
-}
-"""Fields of a `ModelCase` that its key leaves out at these values, for the same reason."""
-
-
-def case_key(case: Case) -> str:
-    """A stable 16-digit key of the case's content."""
-    # Decoded once, so that an integer given for a float is that float: 64 and 64.0 are equal.
-    normal = msgspec.json.decode(msgspec.json.encode(case), type=Case)
-    content = msgspec.to_builtins(normal)
-    if isinstance(normal, ModelCase):
-        for part, younger in YOUNGER_FIELDS.items():
-            fields = content[part].items()
-            content[part] = dict(each for each in fields if each not in younger.items())
-    if isinstance(normal, LeverCase):
-        defaults = msgspec.to_builtins(Configuration())
-        content["configuration"] = {
-            name: value
-            for name, value in content["configuration"].items()
-            if name in SPELLED_OUT[type(normal)] or value != defaults[name]
-        }
-    if isinstance(normal, StepCase):
-        for name, default in (
-            ("configuration", AS_WRITTEN),
-            ("written", AS_WRITTEN),
-            ("handles", ()),
-            ("waits", ()),
-        ):
-            if getattr(normal, name) == default:
-                del content[name]
-    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]

@@ -15,7 +15,7 @@ model's parameters, a predicted phase its waits. 6: a study holds the recorded m
 recorded memory may have the clock of its kernels. 8: a case may be a piece of code, whose measurement holds
 its work. 9: a trial holds its prediction, its bound, and the quantity that it was judged by. 10: recorded
 memory tells casts of weights apart, a first step its parts, a measurement and a trial who ended them.
-11: a calibration may hold collectives.
+11: a calibration may hold collectives, and a case be of several ranks.
 """
 
 R = TypeVar("R", bound=msgspec.Struct)

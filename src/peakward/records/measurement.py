@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from peakward.records.case import Case
+from peakward.records.parallel import LinkCalibration, RanksWork
 from peakward.records.result import Result
 
 TIMEOUT_S = 600.0
@@ -349,6 +350,10 @@ class Measurement(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Set for a `MicroCase`."""
     speculated: Speculated | None = None
     """Set for a `SpeculationCase`."""
+    collectives: LinkCalibration | None = None
+    """Set for a `CollectivesCase`."""
+    ranks: RanksWork | None = None
+    """Set for a `LayoutCase`. Its step times are those of the slowest rank."""
     feeding: Feeding | None = None
     """Set for a case with `Workload.data`."""
     loader: LoaderWait | None = None

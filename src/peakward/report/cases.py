@@ -5,7 +5,9 @@ import re
 from peakward.levers.registry import at_work
 from peakward.records.case import (
     Case,
+    CollectivesCase,
     Configuration,
+    LayoutCase,
     LeverCase,
     MicroCase,
     ModelCase,
@@ -17,6 +19,7 @@ from peakward.records.case import (
     TextData,
     Workload,
 )
+from peakward.records.layout import Layout
 from peakward.records.model_shape import ModelShape
 from peakward.report.format import format_cell
 
@@ -42,10 +45,37 @@ def label(case: Case) -> str:
             shape = " × ".join(map(str, case.sizes))
             whose = "" if case.model is None else f" of {case.model}"
             words = (f"{case.subject} {shape}{whose}", case.way, f"on {case.text.name}")
+        case CollectivesCase():
+            backend = "NCCL" if case.device == "cuda" else "gloo"
+            words = (f"collectives of {case.n_ranks} ranks over {backend}",)
+        case LayoutCase():
+            words = (
+                f"{case.name} {workload(case.workload)}",
+                layout(case.layout),
+                *settings(case.of_one_rank),
+            )
         case StepCase():
             return ", ".join((case.name, *settings(case)[1:]))
     if case.memory_limit_bytes is not None:
         words += (f"at most {format_cell(case.memory_limit_bytes, 'bytes')}",)
+    return ", ".join(words)
+
+
+def layout(of: Layout) -> str:
+    """The axes, and what is not as it is without being asked for: "ddp 4, buckets of 25 MB"."""
+    words = [of.name]
+    if of.n_ranks == 1 and of.data != "ddp":
+        words = [f"{of.data} of one rank"]
+    if of.bucket_mb is not None:
+        words.append("each by itself" if of.bucket_mb == 0 else f"buckets of {of.bucket_mb:g} MB")
+    if of.find_unused:
+        words.append("unused parameters looked for")
+    if of.wrap == "whole":
+        words.append("gathered as a whole")
+    if of.pp > 1:
+        words.append(f"{of.schedule}, {of.n_micro_batches} micro-batches")
+    if of.stages_per_rank > 1:
+        words.append(f"{of.stages_per_rank} stages a rank")
     return ", ".join(words)
 
 

@@ -4,7 +4,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from peakward.records.parallel import Collective, CollectiveTime, LinkFit
+from peakward.records.layout import Collective
+from peakward.records.parallel import CollectiveTime, LinkFit
 
 
 def bus_bytes(collective: Collective, n_bytes: float, n_ranks: int) -> float:

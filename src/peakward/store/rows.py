@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import msgspec
 
 from peakward.records.calibration import Calibration
-from peakward.records.case import Case, case_key
+from peakward.records.case import Case
+from peakward.records.case_key import case_key
 from peakward.records.codec import as_read_back, from_json, to_json
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Trial

@@ -9,11 +9,9 @@ import msgspec
 from peakward.records.calibration import Subject
 from peakward.records.case import (
     DeviceType,
-    MicroCase,
+    LeverCase,
     ModelCase,
-    ModuleCase,
-    QualityCase,
-    SpeculationCase,
+    OperatorCase,
     StepCase,
 )
 from peakward.records.measurement import Measurement
@@ -59,9 +57,7 @@ class Recorder:
             measurement is None
             or measurement.status != "ok"
             or measurement.first_step is not None
-            or isinstance(
-                planned[0], MicroCase | ModuleCase | QualityCase | SpeculationCase | StepCase
-            )
+            or not isinstance(planned[0], ModelCase | OperatorCase)
         ):
             return
         first_step = self._lab.workers.first_step(planned[0])
@@ -113,7 +109,8 @@ class Recorder:
         if (
             measurement is None
             or measurement.status != "ok"
-            or isinstance(case, MicroCase | QualityCase | SpeculationCase | StepCase)
+            or not isinstance(case, LeverCase | OperatorCase)
+            or isinstance(case, StepCase)
         ):
             return None
         # A sweep asks its store for measurements alone; what the command line gives it is a Store.

@@ -146,7 +146,7 @@ def test_of_several_ranks_collectives_are_added_to_what_is_stored(
         return msgspec.structs.replace(LINKS, n_ranks=n_ranks, wall_s=float(len(asked)))
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("peakward.lab.parallel.collectives.calibrate", calibrate)
+    monkeypatch.setattr("peakward.lab.parallel.measured.calibrate", calibrate)
     for n in ("2", "4", "2"):
         assert main([*CALIBRATE, "--gpus", n, "--json"]) == 0
     assert asked == [(2, "cpu"), (4, "cpu"), (2, "cpu")]

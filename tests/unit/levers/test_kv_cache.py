@@ -10,7 +10,8 @@ from peakward.levers.catalogue import case_obstacle, lever, pull, setting_obstac
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.traffic import cached_bytes, compulsory_bytes
-from peakward.records.case import Configuration, ModelCase, Workload, case_key
+from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.case_key import case_key
 from peakward.records.model_shape import ModelShape
 
 SHAPE = ModelShape(

@@ -8,7 +8,6 @@ import pytest
 
 from peakward.models.presets import model
 from peakward.records.case import (
-    SPELLED_OUT,
     Case,
     Configuration,
     ModelCase,
@@ -17,9 +16,9 @@ from peakward.records.case import (
     StepCase,
     TextData,
     Workload,
-    case_key,
     same_work,
 )
+from peakward.records.case_key import SPELLED_OUT, case_key
 from peakward.records.codec import from_json
 from peakward.records.model_shape import ModelShape
 
@@ -136,7 +135,7 @@ def test_settings_that_older_records_do_not_name_are_in_no_key() -> None:
 
 def test_the_key_is_the_same_in_another_process() -> None:
     program = (
-        "from peakward.records.case import StepCase, case_key;"
+        "from peakward.records.case import StepCase; from peakward.records.case_key import case_key;"
         "print(case_key(StepCase(name='step', fingerprint='abc', device='cpu')))"
     )
     done = subprocess.run(

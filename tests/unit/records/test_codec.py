@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from peakward.records.calibration import Calibration
-from peakward.records.case import Case, MicroCase, ModelCase, OperatorCase, StepCase, case_key
+from peakward.records.case import Case, MicroCase, ModelCase, OperatorCase, StepCase
+from peakward.records.case_key import case_key
 from peakward.records.codec import SCHEMA_VERSION, fields, from_json, to_json
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError, printable

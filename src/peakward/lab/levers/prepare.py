@@ -16,7 +16,9 @@ from peakward.levers.precision import fp32_matmuls
 from peakward.levers.workload import workers_obstacle
 from peakward.records.case import (
     Case,
+    CollectivesCase,
     ConfiguredCase,
+    LayoutCase,
     MicroCase,
     ModuleCase,
     OperatorCase,
@@ -44,6 +46,10 @@ def prepare(case: Case) -> Iterator[PreparedStep]:
     if isinstance(case, QualityCase):
         raise PeakwardError(
             f"expected a case whose steps are alike, got the loss of {case.subject}: measure it instead"
+        )
+    if isinstance(case, CollectivesCase | LayoutCase):
+        raise PeakwardError(
+            f"expected a case of one process, got one of several ranks ({case.device}): measure it instead"
         )
     if isinstance(case, StepCase):
         raise PeakwardError(

@@ -74,6 +74,8 @@ def measurement(
         loader=answer.loader,
         outputs=answer.outputs,
         quality=answer.quality,
+        collectives=answer.collectives,
+        ranks=answer.ranks,
     )
 
 

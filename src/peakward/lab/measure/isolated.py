@@ -57,11 +57,14 @@ from peakward.lab.measure.process import (
 from peakward.records.calibration import Absence, Calibration, Rates, Subject
 from peakward.records.case import (
     Case,
+    CollectivesCase,
     DeviceType,
+    LayoutCase,
     LeverCase,
     ModelCase,
     ModuleCase,
     OperatorCase,
+    RanksCase,
     StepCase,
 )
 from peakward.records.errors import OutOfTimeError, PeakwardError, SourceError
@@ -80,6 +83,10 @@ QUIET_S = 2.0
 
 def ignore(_event: Event) -> None:
     """Ignores the progress."""
+
+
+RunRanks = Callable[[RanksCase, Protocol, float, Callable[[], bool]], Measured | Failed]
+"""Answers a case of several ranks within so many seconds, unless the user ends it (`lab/parallel`)."""
 
 
 class Ended(NamedTuple):
@@ -112,8 +119,15 @@ class Workers:
         one."""
         return self._start_s
 
-    def __init__(self, *, argv: Sequence[str] = WORKER, on_event: OnEvent = ignore) -> None:
+    def __init__(
+        self,
+        *,
+        argv: Sequence[str] = WORKER,
+        on_event: OnEvent = ignore,
+        ranks: RunRanks | None = None,
+    ) -> None:
         self._argv = argv
+        self._ranks = ranks
         self._on_event = on_event
         self.left_s: Callable[[], float] = lambda: inf
         """The time that a request which begins now may take. A request that has not ended by then is
@@ -197,6 +211,8 @@ class Workers:
             device that does not exist here.
         """
         self._expect_buildable(case)
+        if isinstance(case, CollectivesCase | LayoutCase):
+            return self._measure_ranks(case, protocol)
         watch = assemble.Stopwatch()
         environment = self.environment(case.device)
         doubt = self._busy_reason(case.device)
@@ -215,6 +231,24 @@ class Workers:
             doubts=() if doubt is None else (doubt,),
             notes=self.notes,
         )
+
+    def _measure_ranks(self, case: RanksCase, protocol: Protocol) -> Measurement:
+        """Has a job of ranks measure it, while no worker holds the device."""
+        if self._ranks is None:
+            raise PeakwardError("expected a runner of ranks, got none: open `api.session.workers`")
+        self._interrupts.raise_if_stopping()
+        watch, environment = assemble.Stopwatch(), self.environment(case.device)
+        self.close()
+        doubt = self._busy_reason(case.device)
+        self._on_event(Event(stage="starting"))
+        timeout_s = min(protocol.timeout_s, self._expect_time())
+        with self._interrupts:
+            answer = self._ranks(case, protocol, timeout_s, lambda: self._interrupts.pending)
+        if isinstance(answer, Failed) and answer.status == "timeout":
+            self._expect_time()
+        self._quiet_since_s = monotonic()
+        doubts = () if doubt is None else (doubt,)
+        return assemble.measurement(case, protocol, environment, watch, answer, doubts=doubts)
 
     def _expect_buildable(self, case: Case) -> None:
         """

@@ -296,5 +296,5 @@ def _compiles(case: Case) -> bool:
             return case.compile != "none"
         case MicroCase():
             return case.piece == COMPILED
-        case QualityCase() | SpeculationCase():
+        case _:
             return False

@@ -36,6 +36,7 @@ from peakward.records.measurement import (
 )
 from peakward.records.memory import MemoryMarks
 from peakward.records.op_graph import ModuleCapture
+from peakward.records.parallel import LinkCalibration, RanksWork
 
 Stage = Literal[
     "starting",
@@ -170,7 +171,7 @@ class Measured(Message, frozen=True, kw_only=True):
     doubts: tuple[str, ...]
     """The reasons to doubt the times that neither they nor the telemetry show."""
     phases: tuple[PhaseTime, ...]
-    memory: MemoryUse
+    memory: MemoryUse | None
     telemetry: Telemetry | None
     compile: CompileReport | None
     n_parameters: int | None
@@ -181,6 +182,8 @@ class Measured(Message, frozen=True, kw_only=True):
     loader: LoaderWait | None = None
     outputs: Outputs | None = None
     quality: Quality | None = None
+    collectives: LinkCalibration | None = None
+    ranks: RanksWork | None = None
 
 
 class Turn(Message, frozen=True, kw_only=True):

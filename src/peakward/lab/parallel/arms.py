@@ -26,13 +26,14 @@ from peakward.lab.levers import precision
 from peakward.lab.measure.clock import clock_for
 from peakward.lab.measure.profile import write
 from peakward.lab.models import decoder
-from peakward.lab.parallel import ranks
+from peakward.lab.parallel import ranks, traffic
 from peakward.lab.parallel.ranks import AXES, Rank
 from peakward.lab.parallel.step import Batch, ParallelStep, decoder_loss
 from peakward.levers import catalogue
 from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
-from peakward.records.parallel import SHARDING, Arm, ArmRun, ArmsRequest, Layout
+from peakward.records.layout import SHARDING, Layout
+from peakward.records.parallel import Arm, ArmRun, ArmsRequest, RankUse
 
 Tell = Callable[[int, str], None]
 
@@ -44,13 +45,17 @@ def measure(rank: Rank, arguments: Mapping[str, Any], tell: Tell) -> dict[str, A
     for turns in request.turns:
         bench.in_turns(turns)
     for arm in request.arms:
-        if request.trace_folder is not None:
+        if request.accounts or request.trace_folder is not None or not bench.is_known(arm):
             with bench.resident(arm):
-                bench.trace(arm, Path(request.trace_folder))
-        elif not bench.is_known(arm):
-            with bench.resident(arm):
-                pass
-    return {"runs": [msgspec.to_builtins(each) for each in bench.runs]}
+                if request.trace_folder is not None:
+                    bench.trace(arm, Path(request.trace_folder))
+                if request.accounts:
+                    bench.account(arm)
+    return {
+        "runs": [msgspec.to_builtins(each) for each in bench.runs],
+        "backend": dist.get_backend(),
+        "n_parameters": bench.n_parameters,
+    }
 
 
 class _Bench:
@@ -71,6 +76,9 @@ class _Bench:
         self._failed: dict[str, str] = {}
         self._held: dict[str, ParallelStep] = {}
         self._known: set[str] = set()
+        self._built_bytes = 0
+        self.n_parameters: int | None = None
+        """Of the whole model, counted where one was built."""
         # Arms of one type share their blocks' compiled code; torch gives up after eight of one function.
         torch._dynamo.config.recompile_limit = 64
 
@@ -101,6 +109,7 @@ class _Bench:
             if self._takes_part(arm) and arm.name not in self._failed:
                 with self._noting(arm):
                     self._steps[arm.name] = self._built(arm)
+            self._built_bytes = self._allocated_bytes()
             if not self.is_known(arm):
                 self.run(arm, others_bytes=others_bytes)
                 self._meet()
@@ -154,20 +163,40 @@ class _Bench:
             clock.mark(at + 1)
         clock_mhz, power_w = _sensed() if on_gpu else (None, None)
         clock.wait(n_steps)
-        peak = between = None
-        if on_gpu and others_bytes is not None:
-            peak = torch.cuda.max_memory_allocated() - others_bytes
-            between = self._allocated_bytes() - others_bytes
+        use = RankUse()
+        if others_bytes is not None:
+            use = self._used(arm, others_bytes)
         return ArmRun(
             arm=arm.name,
             steps_s=tuple(clock.between_s(at, at + 1) for at in range(n_steps)),
             loss=None if loss is None else float(loss),
-            peak_bytes=peak,
-            between_bytes=between,
-            held_bytes=self._held[arm.name].bytes_held(),
+            use=use,
             sm_clock_mhz=clock_mhz,
             power_w=power_w,
         )
+
+    def _used(self, arm: Arm, others_bytes: int) -> RankUse:
+        held = self._held[arm.name].bytes_held()
+        if self._rank.device.type != "cuda":
+            return RankUse(held_bytes=held)
+        return RankUse(
+            built_bytes=self._built_bytes - others_bytes,
+            between_bytes=self._allocated_bytes() - others_bytes,
+            peak_bytes=torch.cuda.max_memory_allocated() - others_bytes,
+            held_bytes=held,
+        )
+
+    def account(self, arm: Arm) -> None:
+        """Adds to the resident arm's own run what a step of it sends, and how much of that is hidden."""
+        step = self._steps.get(arm.name)
+        if step is None or arm.layout.n_ranks == 1:
+            return
+        at = next(at for at, each in enumerate(self.runs) if each.arm == arm.name and each.is_solo)
+        use = msgspec.structs.replace(self.runs[at].use, sent=traffic.sent_by(step))
+        if self._rank.device.type == "cuda":
+            whole_s, exposed_s = traffic.hidden_by(step)
+            use = msgspec.structs.replace(use, communication_s=whole_s, exposed_s=exposed_s)
+        self.runs[at] = msgspec.structs.replace(self.runs[at], use=use)
 
     def trace(self, arm: Arm, folder: Path) -> None:
         """A trace of the resident arm's steps on this rank, `ARM-rankN.json.gz`."""
@@ -196,8 +225,10 @@ class _Bench:
         if sharded and arm.reduces_in_fp32:
             types["reduce_dtype"] = torch.float32
         make = partial(_optimizer, fused=case.configuration.optimizer == "adamw-fused")
+        model = built_model(case, self._rank.device)
+        self.n_parameters = sum(each.numel() for each in model.parameters())
         step = ParallelStep(
-            built_model(case, self._rank.device),
+            model,
             layout,
             mesh,
             optimizer=make,

@@ -1,9 +1,6 @@
-"""Times of collectives by size between the devices of this machine: `peakward devices calibrate --gpus N`."""
+"""The ranks' part of timing collectives by size (`measured.timed`)."""
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from statistics import median
-from time import monotonic
 from typing import Any
 
 import torch
@@ -11,79 +8,26 @@ import torch.distributed as dist
 from torch import Tensor
 
 from peakward.lab.measure.clock import clock_for
-from peakward.lab.parallel.launch import launch
 from peakward.lab.parallel.ranks import Rank
 from peakward.records.case import DeviceType
-from peakward.records.parallel import Collective, CollectiveTime, LinkCalibration
-from peakward.stats.link_fit import bus_bytes, fitted
+from peakward.records.layout import Collective
 
 MB = 10**6
-SIZES_MB: dict[DeviceType, tuple[float, ...]] = {
-    "cuda": (1, 3, 10, 30, 100, 300, 1000),
-    "cpu": (0.1, 1, 3, 10, 30, 100),
-}
-"""gloo moves about 1 GB/s between processes of one machine."""
 N_REPEATS = 5
 REPEAT_S = {"cuda": 0.03, "cpu": 0.02}
 """Seconds of calls back to back in one repeat."""
 
 
-def calibrate(
-    n_ranks: int,
-    device: DeviceType,
-    *,
-    sizes_mb: tuple[float, ...] | None = None,
-    timeout_s: float = 180.0,
-) -> LinkCalibration:
-    """Collectives of every size between so many ranks, and the fitted model: NCCL between GPUs, gloo between
-    processes that share a processor.
-
-    Raises:
-        PeakwardError: more ranks than GPUs.
-        RankError: a rank was lost.
-    """
-    sizes_mb = SIZES_MB[device] if sizes_mb is None else sizes_mb
-    began_s, started_at = monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
-    arguments = {"sizes": [round(each * MB) for each in sizes_mb]}
-    found = launch(
-        f"{__name__}:measure", arguments, n_ranks=n_ranks, device=device, timeout_s=timeout_s
-    )[0]
-    times = tuple(
-        CollectiveTime(
-            collective=name,
-            n_bytes=n_bytes,
-            time_s=time_s,
-            bus_bytes_per_s=bus_bytes(name, n_bytes, n_ranks) / time_s,
-        )
-        for name, n_bytes, time_s in found["times"]
-    )
-    kinds: list[Collective] = list(dict.fromkeys(each.collective for each in times))
-    several = len(sizes_mb) > 1
-    return LinkCalibration(
-        started_at=started_at,
-        wall_s=monotonic() - began_s,
-        device_name=found["device_name"],
-        n_ranks=n_ranks,
-        backend=found["backend"],
-        torch=found["torch"],
-        times=times,
-        fits=tuple(
-            fitted([each for each in times if each.collective == kind], n_ranks)
-            for kind in (kinds if several else ())
-        ),
-    )
-
-
 def measure(
     rank: Rank, arguments: Mapping[str, Any], tell: Callable[[int, str], None]
 ) -> dict[str, Any]:
-    """The ranks' part: each collective and size as (name, bytes, seconds)."""
+    """Each collective and size as (name, bytes, seconds of the repeats)."""
     device = rank.device
     times = []
     for at, n_bytes in enumerate(arguments["sizes"]):
         for name, make in COLLECTIVES.items():
             tell(at + 1, f"{name} of {n_bytes / MB:g} MB")
-            times.append((name, n_bytes, _time_s(make(n_bytes, rank), rank)))
+            times.append((name, n_bytes, _repeats_s(make(n_bytes, rank), rank)))
     known = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return {
         "times": times,
@@ -141,8 +85,8 @@ def _tensor(n_bytes: int, rank: Rank) -> Tensor:
     return torch.zeros(n_bytes // dtype.itemsize, dtype=dtype, device=rank.device)
 
 
-def _time_s(call: Callable[[], object], rank: Rank) -> float:
-    """Seconds of a call: the slowest rank's mean of a repeat, the median of repeats."""
+def _repeats_s(call: Callable[[], object], rank: Rank) -> list[float]:
+    """Seconds of a call in each repeat: the slowest rank's mean."""
     kind: DeviceType = "cuda" if rank.device.type == "cuda" else "cpu"
     clock = clock_for(kind)
     clock.reserve(2)
@@ -161,7 +105,7 @@ def _time_s(call: Callable[[], object], rank: Rank) -> float:
         return float(mean)
 
     n_calls = max(1, min(200, round(REPEAT_S[kind] / seconds(1))))
-    return median(seconds(n_calls) for _ in range(N_REPEATS))
+    return [seconds(n_calls) for _ in range(N_REPEATS)]
 
 
 def _meet(rank: Rank) -> None:

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from peakward.lab.models.given_module import repeated_blocks
 from peakward.lab.parallel.pipeline import Stage
-from peakward.records.parallel import SHARDING, Layout
+from peakward.records.layout import SHARDING, Layout
 
 MIB = 2**20
 DDP_BUCKET_MB = 100.0

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -69,10 +69,16 @@ class Told(msgspec.Struct, frozen=True, tag=True):
 class RankError(PeakwardError):
     """A job that ended because of a rank."""
 
-    def __init__(self, rank: int | None, cause: str) -> None:
+    def __init__(self, rank: int | None, cause: str, *, is_late: bool = False) -> None:
         super().__init__(cause)
         self.rank = rank
         """None where no single one is the cause."""
+        self.is_late = is_late
+        """Whether the time of the job or of a part ended."""
+
+
+class StoppedError(PeakwardError):
+    """A job that the user ended."""
 
 
 def launch(
@@ -84,6 +90,7 @@ def launch(
     timeout_s: float = 600.0,
     patience_s: float = 60.0,
     environ: Mapping[str, str] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> list[Any]:
     """Runs a function as every rank of a job.
 
@@ -93,6 +100,7 @@ def launch(
         timeout_s: of the whole job.
         patience_s: without any rank's getting on, after which the job is ended.
         environ: variables beside those of this process.
+        stopped: whether the user has ended the job; asked ten times a second.
 
     Returns:
         The results by rank.
@@ -100,13 +108,14 @@ def launch(
     Raises:
         PeakwardError: as `expect_devices`.
         RankError: a rank was lost, or the job took too long; all ranks have ended.
+        StoppedError: the user ended it.
     """
     expect_devices(n_ranks, device)
     with tempfile.TemporaryDirectory(prefix="peakward-ranks-") as folder:
         job = _Job(Path(folder), n_ranks)
         try:
             job.start(target, arguments, device, environ or {})
-            return job.run(timeout_s, patience_s)
+            return job.run(timeout_s, patience_s, stopped)
         finally:
             job.end()
 
@@ -192,6 +201,8 @@ class _Job:
             "LOCAL_WORLD_SIZE": str(self._n),
             "OMP_NUM_THREADS": str(max(1, n_cores // self._n)),
             "PYTHONUNBUFFERED": "1",
+            # Under torchrun its agent keeps a store of its own, in which these ranks are not awaited.
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
             # All ranks are on this machine, whose own name gloo may not find.
             "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
         }
@@ -220,7 +231,7 @@ class _Job:
             os.close(write)
             self.ranks.append(_Rank(process, read, folder))
 
-    def run(self, timeout_s: float, patience_s: float) -> list[Any]:
+    def run(self, timeout_s: float, patience_s: float, stopped: Callable[[], bool]) -> list[Any]:
         began_s = got_on_s = monotonic()
         with selectors.DefaultSelector() as ready:
             for number, each in enumerate(self.ranks):
@@ -238,6 +249,8 @@ class _Job:
                     elif rank.error is not None:
                         self._settle(ready)
                         raise self._lost()
+                if stopped():
+                    raise StoppedError("expected the job to end by itself, got Ctrl-C")
                 is_started = all(each.pid is not None for each in self.ranks)
                 if monotonic() - got_on_s > (patience_s if is_started else START_S):
                     raise self._stuck(f"no rank got on for {patience_s:.3g} s")
@@ -291,10 +304,10 @@ class _Job:
             calls = {number: _call(each) for number, each in waiting}
             odd = _odd_one(calls)
             said = "; ".join(f"rank {number} is in {call}" for number, call in calls.items())
-            return RankError(odd, f"{why}: {said}")
+            return RankError(odd, f"{why}: {said}", is_late=True)
         number, rank = behind[0]
         where = f"rank {number} is behind, in {_place(rank)}, at {_call(rank)}"
-        return RankError(number, f"{why}: {where}")
+        return RankError(number, f"{why}: {where}", is_late=True)
 
     def end(self) -> None:
         """Ends every rank and what it started."""

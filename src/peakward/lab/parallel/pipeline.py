@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from peakward.lab.models import decoder
 from peakward.lab.models.decoder import Decoder
 from peakward.records.errors import PeakwardError
-from peakward.records.parallel import Layout
+from peakward.records.layout import Layout
 
 
 class Stage(nn.Module):

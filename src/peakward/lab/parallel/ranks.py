@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from peakward.records.case import DeviceType
 from peakward.records.errors import PeakwardError
-from peakward.records.parallel import Layout, expect_layout
+from peakward.records.layout import Layout, expect_layout
 
 
 class Rank(NamedTuple):

@@ -21,7 +21,7 @@ from peakward.lab.parallel.data import (
     synchronise,
 )
 from peakward.records.errors import PeakwardError
-from peakward.records.parallel import Layout
+from peakward.records.layout import Layout
 
 Batch = tuple[Any, ...]
 """The tensors of this rank's batch, each with the batch in its first dimension. Ranks of one tensor or

@@ -11,7 +11,7 @@ from peakward.lab.parallel.step import ParallelStep
 from peakward.levers import catalogue
 from peakward.models.presets import model
 from peakward.records.case import Configuration
-from peakward.records.parallel import Layout
+from peakward.records.layout import Layout
 
 SEQ_LEN, VOCAB = 6, 24
 N_STEPS = 3

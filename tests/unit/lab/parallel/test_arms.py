@@ -3,11 +3,12 @@
 import msgspec
 import pytest
 
-from peakward.lab.parallel.collectives import calibrate
+from peakward.lab.parallel.measured import calibrate
 from peakward.models.presets import model
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
-from peakward.records.parallel import Arm, ArmRun, ArmsRequest, Layout, expect_layout
+from peakward.records.layout import Layout, expect_layout
+from peakward.records.parallel import Arm, ArmRun, ArmsRequest
 from unit.lab.parallel.job import run_ranks
 
 

@@ -1,0 +1,94 @@
+"""How the ranks of a job share a training step, and the collectives that they call."""
+
+from typing import Literal
+
+import msgspec
+
+from peakward.records.errors import PeakwardError
+
+Collective = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "point-to-point"]
+DataStrategy = Literal["ddp", "overlapped", "zero1", "zero2", "fsdp", "flat", "per-parameter"]
+"""How ranks with batches of their own share parameters, gradients and optimiser state.
+
+`ddp` is torch's DistributedDataParallel. `overlapped` reduces gradients where they lie while the backward
+pass runs, without buckets that they are copied to. `zero1` is `ddp` with a sharded optimiser. `zero2` shards
+gradients and optimiser state, `fsdp` parameters too (torch's `fully_shard`, without and with resharding after
+the forward pass). `flat` and `per-parameter` reduce after the backward pass, all gradients at once or one
+after another: what a hand-written loop does first."""
+Schedule = Literal["gpipe", "1f1b", "interleaved"]
+"""The order of micro-batches in a pipeline: all forward passes first (Huang et al. 2019), one forward and one
+backward in turn (Narayanan et al. 2019), or that with several stages a rank (Narayanan et al. 2021)."""
+Wrap = Literal["block", "whole"]
+SHARDING = ("zero2", "fsdp")
+"""Strategies of `fully_shard`."""
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The ranks of a job as a mesh of pipeline, data and tensor parallelism, and what each axis does."""
+
+    dp: int = 1
+    """Ranks with batches of their own."""
+    data: DataStrategy = "ddp"
+    tp: int = 1
+    """Ranks that split the matrices of a block."""
+    pp: int = 1
+    """Ranks that split the blocks."""
+    n_micro_batches: int = 1
+    """Parts of a rank's batch that are run one after another. A pipeline needs at least one a stage."""
+    schedule: Schedule = "1f1b"
+    stages_per_rank: int = 1
+    """More than one with the schedule `interleaved` alone."""
+    bucket_mb: float | None = None
+    """Megabytes (2**20) of gradients that are reduced together by `ddp`, `zero1` and `overlapped`; 0 is each
+    parameter alone, None the strategy's own choice."""
+    find_unused: bool = False
+    """Whether `ddp` looks for parameters that a step did not use."""
+    wrap: Wrap = "block"
+    """Whether `zero2` and `fsdp` gather each block by itself, or the whole model at once."""
+
+    @property
+    def n_ranks(self) -> int:
+        """All ranks of the mesh."""
+        return self.dp * self.tp * self.pp
+
+    @property
+    def name(self) -> str:
+        """The axes with more than one rank, such as `fsdp 4 × tp 2`."""
+        axes = ((self.data, self.dp), ("tp", self.tp), ("pp", self.pp))
+        return " × ".join(f"{name} {size}" for name, size in axes if size > 1) or "one rank"
+
+
+def expect_layout(layout: Layout, n_ranks: int) -> None:
+    """
+    Raises:
+        PeakwardError: a size below 1, axes that do not make up all ranks, or settings that exclude each
+            other.
+    """
+    sizes = (layout.dp, layout.tp, layout.pp, layout.n_micro_batches, layout.stages_per_rank)
+    if min(sizes) < 1:
+        raise PeakwardError(f"expected sizes of at least 1 in a layout, got {min(sizes)}")
+    if layout.n_ranks != n_ranks:
+        raise PeakwardError(
+            f"expected a layout of {n_ranks} ranks, got {layout.name}, which takes {layout.n_ranks}: "
+            "change an axis, or start another number of ranks"
+        )
+    if layout.tp > 1 and layout.dp > 1 and layout.data not in (*SHARDING, "overlapped"):
+        raise PeakwardError(
+            f"expected fsdp, zero2 or overlapped beside tensor parallelism, got {layout.data}, which knows "
+            "no parameters that are split already"
+        )
+    if layout.pp > 1 and layout.dp > 1 and layout.data in ("overlapped", "flat", "per-parameter"):
+        raise PeakwardError(
+            f"expected ddp, zero1, zero2 or fsdp beside a pipeline, got {layout.data}: a pipeline decides "
+            "itself after which micro-batch gradients are reduced"
+        )
+    if layout.pp > 1 and layout.n_micro_batches < layout.pp * layout.stages_per_rank:
+        raise PeakwardError(
+            f"expected at least {layout.pp * layout.stages_per_rank} micro-batches, one a stage, got "
+            f"{layout.n_micro_batches}: the pipeline would never be full"
+        )
+    if layout.stages_per_rank > 1 and layout.schedule != "interleaved":
+        raise PeakwardError(
+            f"expected one stage a rank with the schedule {layout.schedule}, got "
+            f"{layout.stages_per_rank}: take interleaved"
+        )

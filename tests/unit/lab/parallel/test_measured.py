@@ -1,0 +1,101 @@
+"""Cases of several ranks are measured like others: what a job of them found, or a status with its reason."""
+
+import msgspec
+import pytest
+
+from peakward.api import session
+from peakward.models.presets import model
+from peakward.records.case import CollectivesCase, Configuration, LayoutCase, Workload
+from peakward.records.case_key import case_key
+from peakward.records.layout import Layout
+from peakward.records.measurement import Protocol
+from peakward.report.cases import label
+
+SHAPE = msgspec.structs.replace(
+    model("tiny"), name="test", n_layers=2, d_model=32, d_ff=64, head_dim=8, vocab_size=64
+)
+
+
+def of_layout(layout):
+    return LayoutCase(
+        model=SHAPE,
+        workload=Workload(batch_size=2, seq_len=8),
+        configuration=Configuration(attention="sdpa"),
+        layout=layout,
+        device="cpu",
+    )
+
+
+@pytest.fixture(scope="module")
+def measured():
+    with session.workers() as workers:
+        yield lambda case: workers.measure(case, Protocol(warmup_steps=1, min_steps=3))
+
+
+def test_a_layout_has_steps_and_what_each_rank_holds_and_sends(measured):
+    found = measured(of_layout(Layout(dp=2, data="zero1")))
+    assert found.status == "ok", found.reason
+    assert found.summary.n == 3 and found.loss > 0 and found.memory is None
+    n_bytes = 4 * found.n_parameters
+    ranks = found.ranks.ranks
+    assert found.ranks.backend == "gloo" and len(ranks) == 2
+    for each in ranks:
+        assert each.held_bytes["parameters"] == n_bytes and each.peak_bytes is None
+        sent = {one.collective: one.n_bytes for one in each.sent}
+        assert sent == {"all-reduce": n_bytes, "broadcast": n_bytes}
+    state = sum(each.held_bytes["optimizer_state"] for each in ranks)
+    assert 2 * n_bytes <= state < 2.1 * n_bytes
+
+
+@pytest.mark.full
+def test_what_no_layout_can_be_is_a_status(measured):
+    found = measured(of_layout(Layout(tp=2, n_micro_batches=3)))
+    assert found.status == "invalid" and "3 micro-batches" in found.reason
+
+
+@pytest.mark.full
+def test_collectives_have_times_and_a_fit(measured):
+    found = measured(CollectivesCase(n_ranks=2, sizes_bytes=(10**4, 10**5), device="cpu"))
+    assert found.status == "ok", found.reason
+    assert len(found.collectives.times) == 10 and len(found.collectives.fits) == 5
+    largest = max(
+        (each for each in found.collectives.times if each.collective == "all-reduce"),
+        key=lambda each: each.n_bytes,
+    )
+    assert found.summary.median_s.estimate == pytest.approx(largest.time_s)
+
+
+def test_more_ranks_than_gpus_are_a_status(monkeypatch):
+    monkeypatch.setattr("peakward.lab.measure.nvml.visible_names", lambda: ("NVIDIA H100",))
+    from peakward.lab.parallel.measured import measure
+
+    case = CollectivesCase(n_ranks=2, sizes_bytes=(10**4,), device="cuda")
+    found = measure(case, Protocol(), 10.0)
+    assert (found.status, found.ended_by) == ("invalid", "case")
+    assert "expected a GPU for each of 2 ranks, got 1" in found.reason
+
+
+def test_ctrl_c_ends_a_job():
+    from peakward.lab.parallel.measured import measure
+
+    found = measure(of_layout(Layout(dp=2)), Protocol(), 60.0, lambda: True)
+    assert (found.status, found.ended_by) == ("crashed", "user")
+
+
+def test_layouts_are_told_apart():
+    layouts = (
+        Layout(dp=4),
+        Layout(dp=4, bucket_mb=25),
+        Layout(dp=2, data="fsdp", tp=2),
+        Layout(pp=4, n_micro_batches=8),
+        Layout(dp=4, data="fsdp", wrap="whole"),
+        Layout(data="fsdp"),
+        Layout(),
+    )
+    assert len({case_key(of_layout(each)) for each in layouts}) == len(layouts)
+    labels = [label(of_layout(each)) for each in layouts]
+    assert len(set(labels)) == len(layouts)
+    said = (
+        "test 2 × 8 train_step, ddp 4, buckets of 25 MB, fp32, sdpa attention, eager, adamw-foreach"
+    )
+    assert labels[1] == said
