@@ -91,7 +91,7 @@ def main() -> None:
         left_s = options.budget_s - (monotonic() - began_s)
         if planned.name in done:
             continue
-        if left_s < 0.4 * planned.limit_s:
+        if left_s < 0.8 * planned.limit_s:
             print(f"== {planned.name}: not begun, {left_s:.0f} s are left", flush=True)
             continue
         item = carried_out(planned, min(left_s, 2 * planned.limit_s))
@@ -108,7 +108,7 @@ def parse() -> Options:
     words = lambda text: tuple(text.split(","))  # noqa: E731
     numbers = lambda text: tuple(int(each) for each in text.split(","))  # noqa: E731
     parser.add_argument("--gpus", type=int, required=True)
-    parser.add_argument("--part", type=words, default=tuple(PARTS), help=",".join(PARTS))
+    parser.add_argument("--part", type=words, default=tuple(PARTS)[:-1], help=",".join(PARTS))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--budget-s", type=float, default=510.0)
@@ -313,6 +313,25 @@ def _traces(options: Options) -> Iterator[Planned]:
     yield Planned(f"traces {size}", 80, run)
 
 
+def _host(options: Options) -> Iterator[Planned]:
+    """What the host does for `fully_shard` on a single rank: traces are kept beside the report."""
+    size = options.sizes[0]
+    arms = (
+        _arm("plain", Layout()),
+        _arm("fsdp on one", Layout(data="fsdp")),
+        _arm("fsdp on one, whole", Layout(data="fsdp", wrap="whole")),
+    )
+
+    def run(limit_s: float) -> Item:
+        case, folder = _case(options, size, "bf16-mixed"), options.out.parent
+        request = ArmsRequest(
+            case=case, arms=arms, n_warmup=4, n_traced=2, trace_folder=str(folder.absolute())
+        )
+        return Item(name="", solos=solos_of(_asked(request, options, limit_s)))
+
+    yield Planned(f"host {size}", 80, run)
+
+
 def _findings(folder: Path, arms: tuple[Arm, ...], n_ranks: int) -> dict[str, tuple[str, ...]]:
     found = {}
     for arm in arms:
@@ -332,12 +351,13 @@ def _findings(folder: Path, arms: tuple[Arm, ...], n_ranks: int) -> dict[str, tu
 PARTS: dict[str, Callable[[Options], Iterator[Planned]]] = {
     "calibrate": _calibrate,
     "ddp": _ddp,
-    "fsdp": _fsdp,
     "lost": _lost,
     "traces": _traces,
     "split": _split,
+    "fsdp": _fsdp,
     "ctas": _ctas,
     "buckets": _buckets,
+    "host": _host,
 }
 
 
@@ -458,9 +478,11 @@ def _foreseen(
             continue
         kind: Literal["ddp", "fsdp"] = "fsdp" if layout.data == "fsdp" else "ddp"
         group = DeviceGroup(n_gpus=layout.dp, parallel=kind) if layout.dp > 1 else None
+        # Gradients that are reduced where they lie are in no buckets beside.
+        held_by = None if layout.data == "overlapped" else group
         peaks = [each.peak_bytes for each in seen.uses if each.peak_bytes is not None]
         try:
-            memory = peak_memory(case, group).peak.total_bytes
+            memory = peak_memory(case, held_by).peak.total_bytes
             told = None if known is None else forecast(case, site(known, group=group)).step_s
             reason = None if known else f"{here.device_name} is not catalogued"
         except PeakwardError as error:

@@ -25,6 +25,7 @@ from torch.profiler import ProfilerActivity, profile
 from peakward.lab.levers import precision
 from peakward.lab.measure.clock import clock_for
 from peakward.lab.measure.profile import write
+from peakward.lab.measure.timer import collector_paused
 from peakward.lab.models import decoder
 from peakward.lab.parallel import ranks, traffic
 from peakward.lab.parallel.ranks import AXES, Rank
@@ -154,15 +155,16 @@ class _Bench:
         clock.reserve(n_steps + 1)
         for _ in range(n_warmup):
             loss = step()
-        if on_gpu:
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-        clock.mark(0)
-        for at in range(n_steps):
-            loss = step()
-            clock.mark(at + 1)
-        clock_mhz, power_w = _sensed() if on_gpu else (None, None)
-        clock.wait(n_steps)
+        with collector_paused():
+            if on_gpu:
+                torch.cuda.synchronize()
+                torch.cuda.reset_peak_memory_stats()
+            clock.mark(0)
+            for at in range(n_steps):
+                loss = step()
+                clock.mark(at + 1)
+            clock_mhz, power_w = _sensed() if on_gpu else (None, None)
+            clock.wait(n_steps)
         use = RankUse()
         if others_bytes is not None:
             use = self._used(arm, others_bytes)

@@ -56,10 +56,9 @@ def joined(device: DeviceType, *, timeout_s: float = 600.0) -> Iterator[Rank]:
             f"expected a free port for the ranks to meet at, got {os.environ.get('MASTER_PORT')}: "
             f"{str(error).splitlines()[0]}"
         ) from error
-    try:
-        yield Rank(number, n_ranks, place)
-    finally:
-        dist.destroy_process_group()
+    yield Rank(number, n_ranks, place)
+    # Not after an error: over NCCL it would wait for the others, who wait for this rank, and nobody be told.
+    dist.destroy_process_group()
 
 
 def _stated(name: str) -> int:

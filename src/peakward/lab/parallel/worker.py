@@ -9,6 +9,7 @@ import importlib
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,11 +38,13 @@ def main() -> None:
         tell(0, "joining the others")
         try:
             result = _run(target, arguments, cast(DeviceType, device), send, tell)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  its reason is told, and then the process ends
             lines = str(error).strip().splitlines() or [""]
             kind = "" if isinstance(error, PeakwardError) else f"{type(error).__name__}: "
             send(Told(error=f"{kind}{lines[0]}"[:2000]))
-            raise
+            traceback.print_exc()
+            sys.stdout.flush()
+            os._exit(1)  # What NCCL still waits for would hold up an orderly end.
         send(Told(result=msgspec.json.encode(result).decode()))
 
 
