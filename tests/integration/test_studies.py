@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from gguf_files import small_model
+from peakward.api import session
 from peakward.hardware.devices import devices
 from peakward.lab.measure import probe
-from peakward.lab.measure.isolated import Workers
 from peakward.lab.measure.sweep import Sweep
 from peakward.models.scaling_fits import HOFFMANN_UNROUNDED, SCALING_FITS
 from peakward.records.case import Configuration, ModelCase, Workload
@@ -41,7 +41,7 @@ def cache(tmp_path, monkeypatch):
 def run(name: str, scope: Scope, path: Path) -> tuple[Study, list[Measurement]]:
     """The study, and every measurement that the sweep handed over."""
     seen: list[Measurement] = []
-    with Store.open(path) as store, Workers() as workers:
+    with Store.open(path) as store, session.workers() as workers:
         sweep = Sweep(store, workers, probe.environment("cpu"), on_done=seen.append)
         study = execute(name, sweep, scope, command=f"peakward study {name}")
         assert store.study("last") == study

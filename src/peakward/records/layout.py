@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from peakward.records.errors import PeakwardError
+from peakward.records.model_shape import ModelShape
 
 Collective = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "point-to-point"]
 DataStrategy = Literal["ddp", "overlapped", "zero1", "zero2", "fsdp", "flat", "per-parameter"]
@@ -91,4 +92,55 @@ def expect_layout(layout: Layout, n_ranks: int) -> None:
         raise PeakwardError(
             f"expected one stage a rank with the schedule {layout.schedule}, got "
             f"{layout.stages_per_rank}: take interleaved"
+        )
+
+
+def expect_shared(layout: Layout, shape: ModelShape, batch_size: int) -> None:
+    """Refuses a layout that cannot share a model, or the batch of `batch_size` sequences for each rank.
+
+    Raises:
+        PeakwardError: as `expect_layout` and `expect_splittable`; fewer blocks than stages; a batch that the
+            micro-batches do not divide.
+    """
+    expect_layout(layout, layout.n_ranks)
+    if layout.tp > 1:
+        expect_splittable(shape, layout.tp)
+    expect_stages(layout, shape.n_layers)
+    size = batch_size * layout.tp * layout.pp
+    if size % layout.n_micro_batches:
+        raise PeakwardError(
+            f"expected a batch that {layout.n_micro_batches} micro-batches divide, got {size} sequences: "
+            "change either"
+        )
+
+
+def expect_stages(layout: Layout, n_blocks: int) -> None:
+    """
+    Raises:
+        PeakwardError: fewer blocks than stages.
+    """
+    n_stages = layout.pp * layout.stages_per_rank
+    if n_blocks < n_stages:
+        raise PeakwardError(
+            f"expected at least a block for each of {n_stages} stages, got {n_blocks}: take fewer"
+        )
+
+
+def expect_splittable(shape: ModelShape, n_ranks: int) -> None:
+    """
+    Raises:
+        PeakwardError: heads, widths or words that so many ranks cannot share, or parts without a rule.
+    """
+    for name in ("n_heads", "n_kv_heads", "d_ff", "vocab_size"):
+        size = getattr(shape, name)
+        if size % n_ranks:
+            raise PeakwardError(
+                f"expected {name} that {n_ranks} ranks of tensor parallelism can share, got {size}: "
+                "take a divisor of it"
+            )
+    if shape.n_experts > 1 or shape.positions == "alibi":
+        what = "a mixture of experts" if shape.n_experts > 1 else "ALiBi's slopes"
+        raise PeakwardError(
+            f"expected a dense decoder without ALiBi for tensor parallelism, got {what}, which it does not "
+            "split: take fsdp"
         )

@@ -138,6 +138,16 @@ STUDIES: dict[str, Entry] = {
             uses=Uses(models=1, precisions=1, text=1),
         ),
         Entry(
+            name="collectives",
+            question="How fast do ranks exchange tensors, by collective, size and number of ranks?",
+            uses=Uses(models=0, seq_lens=0, batch_size=0),
+        ),
+        Entry(
+            name="parallel",
+            question="What does each way to share a training step over devices take, and which to choose?",
+            uses=Uses(models=1, seq_lens=1, precisions=1),
+        ),
+        Entry(
             name="data-loading",
             question="When does loading real text hold up a step, and what do workers and pinning gain?",
             uses=Uses(text=1, tokenizer=1, workers=None),

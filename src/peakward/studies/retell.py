@@ -5,6 +5,8 @@ import msgspec
 from peakward import __version__
 from peakward.records.case import (
     Case,
+    CollectivesCase,
+    LayoutCase,
     MicroCase,
     ModelCase,
     ModuleCase,
@@ -140,6 +142,7 @@ def _setting(study: Study, scope: Scope) -> Setting:
         has_compiler=not study.complete or any(map(_compiles, cases)),
         has_tokenizers=any(map(_has_byte_pairs, cases)),
         has_smollm2=any(map(_has_smollm2, cases)),
+        n_gpus=max(map(_n_gpus, cases), default=0),
     )
 
 
@@ -164,6 +167,14 @@ def _has_smollm2(case: Case) -> bool:
     return isinstance(case, SpeculationCase) or (
         isinstance(case, QualityCase) and case.model is not None
     )
+
+
+def _n_gpus(case: Case) -> int:
+    if case.device == "cpu":
+        return 0
+    if isinstance(case, CollectivesCase):
+        return case.n_ranks
+    return case.layout.n_ranks if isinstance(case, LayoutCase) else 1
 
 
 def _day(study: Study) -> str:

@@ -27,6 +27,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether the package of byte-pair encodings is installed."""
     has_smollm2: bool = False
     """Whether the package of a small real model is installed."""
+    n_gpus: int = 0
+    """The visible GPUs."""
 
     @property
     def device(self) -> DeviceType:
@@ -53,6 +55,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             bounds["timeout_s"] = self.scope.timeout_s
         return msgspec.structs.replace(Protocol(), **(bounds | fields))
 
+    def absent_ranks(self, n_ranks: int, device: DeviceType) -> str | None:
+        """Why so many ranks cannot run here; None where they can. On a CPU they share its cores."""
+        if device == "cpu" or self.n_gpus >= n_ranks:
+            return None
+        return f"needs {n_ranks} GPUs, here {'is' if self.n_gpus == 1 else 'are'} {self.n_gpus}"
+
     def obstacle(self, case: ModelCase) -> str | None:
         """Why a setting of the case cannot apply on this machine; None where all can."""
         return case_obstacle(
@@ -69,7 +77,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 def read_setting(lab: "Sweep", scope: Scope) -> Setting:
     """The setting of a live lab."""
-    from peakward.lab.measure import probe
+    from peakward.lab.measure import nvml, probe
 
     return Setting(
         scope=scope,
@@ -77,4 +85,5 @@ def read_setting(lab: "Sweep", scope: Scope) -> Setting:
         has_compiler=probe.has_compiler(),
         has_tokenizers=probe.has_tokenizers(),
         has_smollm2=probe.has_smollm2(),
+        n_gpus=len(nvml.visible_names()) if lab.environment.device_type == "cuda" else 0,
     )

@@ -23,6 +23,8 @@ from peakward.records.calibration import (
 )
 from peakward.records.case import (
     Case,
+    CollectivesCase,
+    LayoutCase,
     MicroCase,
     ModelCase,
     OperatorCase,
@@ -56,6 +58,13 @@ from peakward.records.memory import (
     StepClock,
 )
 from peakward.records.memory_snapshot import MemoryShare
+from peakward.records.parallel import (
+    CollectiveTime,
+    LinkCalibration,
+    RanksWork,
+    RankUse,
+    Sent,
+)
 from peakward.records.profile import (
     Breakdown,
     CaseProfile,
@@ -66,6 +75,7 @@ from peakward.records.profile import (
     WorkPhase,
 )
 from peakward.records.study import Table
+from peakward.stats.link_fit import bus_bytes, fitted
 from peakward.studies.readings import Readings
 from peakward.studies.recorder import Recorder
 from peakward.studies.scope import Scope
@@ -103,6 +113,13 @@ def true_step_s(case: Case) -> float:
         return case.n_new_tokens * 1e-3 / SPEED_UP[case.draft]
     if isinstance(case, QualityCase):
         return 1e-3
+    if isinstance(case, CollectivesCase):
+        return 1e-5 + max(case.sizes_bytes) / 1e11
+    if isinstance(case, LayoutCase):
+        alone_s = true_step_s(case.of_one_rank)
+        if case.layout.n_ranks == 1:
+            return alone_s
+        return alone_s / EFFICIENCY.get(case.layout.data if case.layout.dp > 1 else "split", 0.9)
     if isinstance(case, MicroCase):
         extent = math.prod(case.sizes) ** (3 if case.subject == "matmul" else 1)
         return (
@@ -118,6 +135,54 @@ def true_step_s(case: Case) -> float:
         step_s = flops / RATE[case.configuration.precision] * (1 + waited(case) + copied(case))
         compiled = case.configuration.compile
     return step_s / (1.0 if compiled == "none" else COMPILED_GAIN)
+
+
+EFFICIENCY = {"ddp": 0.95, "overlapped": 0.96, "flat": 0.8, "per-parameter": 0.7, "split": 0.6}
+
+
+def links(case: CollectivesCase) -> LinkCalibration:
+    """10 µs and 100 GB/s for all-reduces, half of the rate for gatherings."""
+    times = tuple(
+        CollectiveTime(
+            collective=name,
+            n_bytes=size,
+            time_s=1e-5 + bus_bytes(name, size, case.n_ranks) / rate,
+            bus_bytes_per_s=rate,
+        )
+        for size in case.sizes_bytes
+        for name, rate in (("all-reduce", 1e11), ("all-gather", 5e10))
+    )
+    return LinkCalibration(
+        started_at="2026-11-21T00:00:00+00:00",
+        wall_s=1.0,
+        device_name="a device",
+        n_ranks=case.n_ranks,
+        backend="nccl" if case.device == "cuda" else "gloo",
+        torch="2",
+        times=times,
+        fits=tuple(
+            fitted([each for each in times if each.collective == name], case.n_ranks)
+            for name in ("all-reduce", "all-gather")
+        ),
+    )
+
+
+def ranks_work(case: LayoutCase) -> RanksWork:
+    """16 bytes a parameter, of which sharding leaves a part; a quarter of the communication is exposed."""
+    n_bytes, layout = 4 * n_parameters(case.model), case.layout
+    kept = n_bytes // (layout.dp if layout.data == "fsdp" else 1) // layout.tp // layout.pp
+    held = {"parameters": kept, "gradients": kept, "optimizer_state": 2 * kept}
+    on_gpu, several = case.device == "cuda", layout.n_ranks > 1
+    use = RankUse(
+        built_bytes=kept if on_gpu else None,
+        between_bytes=4 * kept if on_gpu else None,
+        peak_bytes=5 * kept if on_gpu else None,
+        held_bytes=held,
+        sent=(Sent(collective="all-reduce", n_calls=2, n_bytes=n_bytes),) if several else (),
+        communication_s=4e-3 if on_gpu and several else None,
+        exposed_s=1e-3 if on_gpu and several else None,
+    )
+    return RanksWork(backend="nccl" if on_gpu else "gloo", ranks=(use,) * layout.n_ranks)
 
 
 SPEED_UP = {"ngrams": 1.5, "skip:12-17": 0.5, "skip:6-23": 0.4}
@@ -579,6 +644,8 @@ def measurement(
             held_for_backward_bytes=true_held_bytes(case),
         ),
         piece=piece_work(case) if isinstance(case, MicroCase) else None,
+        collectives=links(case) if isinstance(case, CollectivesCase) else None,
+        ranks=ranks_work(case) if isinstance(case, LayoutCase) else None,
         speculated=speculated(case, factor) if isinstance(case, SpeculationCase) else None,
         feeding=feeding(case, n_steps),
         compile=CompileReport(
@@ -600,6 +667,7 @@ def setting() -> Callable[..., Setting]:
             environment=environment(device, memory),
             has_compiler=True,
             has_smollm2=True,
+            n_gpus=8 if device == "cuda" else 0,
         )
 
     return make

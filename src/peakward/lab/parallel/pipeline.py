@@ -18,8 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from peakward.lab.models import decoder
 from peakward.lab.models.decoder import Decoder
-from peakward.records.errors import PeakwardError
-from peakward.records.layout import Layout
+from peakward.records.layout import Layout, expect_stages
 
 
 class Stage(nn.Module):
@@ -69,10 +68,7 @@ def cut(model: Decoder, layout: Layout, rank: int) -> list[Stage]:
         PeakwardError: fewer blocks than stages.
     """
     n_stages, n_blocks = layout.pp * layout.stages_per_rank, len(model.blocks)
-    if n_blocks < n_stages:
-        raise PeakwardError(
-            f"expected at least a block for each of {n_stages} stages, got {n_blocks}: take fewer"
-        )
+    expect_stages(layout, n_blocks)
     sizes = [n_blocks // n_stages + (at < n_blocks % n_stages) for at in range(n_stages)]
     ends = torch.tensor(sizes).cumsum(0).tolist()
     chosen = range(rank, n_stages, layout.pp)

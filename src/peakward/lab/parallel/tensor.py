@@ -21,28 +21,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from peakward.lab.models.decoder import Decoder, SelfAttention
-from peakward.records.errors import PeakwardError
+from peakward.records.layout import expect_splittable
 from peakward.records.model_shape import ModelShape
-
-
-def expect_splittable(shape: ModelShape, n_ranks: int) -> None:
-    """
-    Raises:
-        PeakwardError: heads, widths or words that so many ranks cannot share, or parts without a rule.
-    """
-    for name in ("n_heads", "n_kv_heads", "d_ff", "vocab_size"):
-        size = getattr(shape, name)
-        if size % n_ranks:
-            raise PeakwardError(
-                f"expected {name} that {n_ranks} ranks of tensor parallelism can share, got {size}: "
-                "take a divisor of it"
-            )
-    if shape.n_experts > 1 or shape.positions == "alibi":
-        what = "a mixture of experts" if shape.n_experts > 1 else "ALiBi's slopes"
-        raise PeakwardError(
-            f"expected a dense decoder without ALiBi for tensor parallelism, got {what}, which it does not "
-            "split: take fsdp"
-        )
 
 
 def split(model: Decoder, mesh: DeviceMesh) -> None:

@@ -1,0 +1,361 @@
+"""Layouts of one training step: what is read off their measurements, and what is said of them.
+
+Shared by the study `parallel` and by `peakward run --gpus`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from math import sqrt
+from typing import Any
+
+from peakward.hardware import devices
+from peakward.prediction.memory.peak import peak_memory
+from peakward.prediction.planning.forecast import forecast
+from peakward.prediction.planning.site import site
+from peakward.records.case import LayoutCase, ModelCase
+from peakward.records.errors import PeakwardError
+from peakward.records.layout import Layout, expect_shared
+from peakward.records.measurement import Environment, Interval, Protocol
+from peakward.records.parallel import RankUse
+from peakward.records.plan import DeviceGroup, Parallel
+from peakward.records.study import Conclusion, Table
+from peakward.report.cases import layout as named
+from peakward.studies import values
+from peakward.studies.claims import Sentence, compared, fastest, not_timed
+from peakward.studies.engine import Point, Row, View
+from peakward.studies.values import REASON, STATUS, TIME, Value, label, spread, table, text
+
+Shared = Point[LayoutCase]
+ShRow = Row[Shared]
+PREDICTED: dict[str, Parallel] = {"ddp": "ddp", "overlapped": "ddp", "fsdp": "fsdp"}
+"""The strategies that predictions know, by their word for them."""
+
+
+def points_of(
+    case: ModelCase, layouts: Iterable[Layout], protocol: Protocol, absent: str | None = None
+) -> Iterator[Shared]:
+    """A point for each layout, held against the plain step of one rank, which comes first."""
+    base = _shared(case, Layout())
+    yield Point(case=base, protocol=protocol, name="one rank", base=None)
+    for each in layouts:
+        try:
+            expect_shared(each, case.model, case.workload.batch_size)
+            refusal = absent
+        except PeakwardError as error:
+            refusal = str(error)
+        yield Point(
+            case=_shared(case, each),
+            protocol=protocol,
+            name=named(each),
+            base=(base, protocol),
+            absent=refusal,
+        )
+
+
+def _shared(case: ModelCase, layout: Layout) -> LayoutCase:
+    return LayoutCase(
+        model=case.model,
+        workload=case.workload,
+        configuration=case.configuration,
+        layout=layout,
+        device=case.device,
+        memory_limit_bytes=case.memory_limit_bytes,
+    )
+
+
+def candidates(n: int, batch_size: int) -> tuple[Layout, ...]:
+    """The layouts that a search over `n` ranks tries: each strategy of torch's engine alone, and products of
+    two where there are four ranks and more."""
+    micro = 2 * n if batch_size % 2 == 0 else n
+    found = [
+        Layout(dp=n),
+        Layout(dp=n, data="overlapped"),
+        Layout(dp=n, data="zero1"),
+        Layout(dp=n, data="zero2"),
+        Layout(dp=n, data="fsdp"),
+        Layout(tp=n),
+        Layout(pp=n, n_micro_batches=micro),
+    ]
+    for inner in (2, 4):
+        if n > inner and n % inner == 0:
+            outer, micros = n // inner, 2 * inner if batch_size % 2 == 0 else inner
+            found.append(Layout(dp=outer, data="fsdp", tp=inner))
+            found.append(Layout(dp=outer, pp=inner, n_micro_batches=micros))
+            found.append(Layout(dp=outer, data="fsdp", pp=inner, n_micro_batches=micros))
+    return tuple(found)
+
+
+# What is read off a row.
+
+
+def layout(row: ShRow) -> Layout:
+    """The row's."""
+    return row.point.case.layout
+
+
+def uses(row: ShRow) -> tuple[RankUse, ...]:
+    """By rank; none unless the case ended `ok`."""
+    made = row.measurement
+    return () if made is None or made.ranks is None else made.ranks.ranks
+
+
+def held_bytes(row: ShRow) -> int | None:
+    """Parameters, gradients and optimiser state on the rank that holds most."""
+    return max((sum(each.held_bytes.values()) for each in uses(row)), default=None)
+
+
+def held(kind: str) -> Value:
+    """One kind of them, on the rank that holds most of it."""
+    return Value(
+        kind.replace("_", " "),
+        "bytes",
+        lambda row: max((each.held_bytes.get(kind, 0) for each in uses(row)), default=None),
+    )
+
+
+def largest(field: str) -> Value:
+    """Allocated memory on the rank with the most of it; None on a CPU."""
+    names = {"built_bytes": "built", "between_bytes": "between steps", "peak_bytes": "peak"}
+
+    def most(row: ShRow) -> int | None:
+        known = [getattr(each, field) for each in uses(row)]
+        return None if not known or None in known else max(known)
+
+    return Value(names[field], "bytes", most)
+
+
+def sent(row: ShRow) -> str | None:
+    """What the rank that sends most sends in a step, by collective: "all-reduce 32.0 MB (4)"."""
+    if not any(each.sent for each in uses(row)):
+        return None
+    most = max(uses(row), key=lambda each: sum(one.n_bytes for one in each.sent))
+    return ", ".join(
+        f"{one.collective} {one.n_bytes / 1e6:.3g} MB ({one.n_calls})" for one in most.sent
+    )
+
+
+def sent_bytes(row: ShRow) -> int | None:
+    """The bytes of all collectives on the rank that sends most; None of one rank."""
+    return max((sum(one.n_bytes for one in each.sent) for each in uses(row)), default=None) or None
+
+
+def hidden(row: ShRow) -> float | None:
+    """The share of the time of collectives in which other kernels ran, on the rank where it is least."""
+    shares = [
+        1 - each.exposed_s / each.communication_s
+        for each in uses(row)
+        if each.exposed_s is not None and each.communication_s
+    ]
+    return min(shares, default=None)
+
+
+def efficiency(row: ShRow) -> Interval | None:
+    """The time of one rank's plain step over the layout's: every rank brings as much work."""
+    return row.speed
+
+
+def bubble(row: ShRow) -> float | None:
+    """The share of a pipeline's time in which a rank has nothing to do, by its schedule alone: (p - 1) of
+    (v·m + p - 1) parts (Narayanan et al. 2021, section 2.2)."""
+    own = layout(row)
+    if own.pp == 1:
+        return None
+    idle = own.pp - 1
+    return idle / (own.stages_per_rank * own.n_micro_batches + idle)
+
+
+def _group(own: Layout) -> DeviceGroup | None:
+    return DeviceGroup(n_gpus=own.dp, parallel=PREDICTED[own.data]) if own.dp > 1 else None
+
+
+def _is_predicted(row: ShRow) -> bool:
+    own = layout(row)
+    plain = own.tp == own.pp == own.n_micro_batches == 1 and own.bucket_mb is None
+    return row.point.case.device == "cuda" and plain and own.data in PREDICTED
+
+
+def predicted_s(row: ShRow, environment: Environment) -> Interval | None:
+    """The step by the datasheet; None where no prediction covers it."""
+    known = devices.match(environment.device_name, environment.device_memory_bytes)
+    if known is None or not _is_predicted(row):
+        return None
+    try:
+        return forecast(row.point.case.of_one_rank, site(known, group=_group(layout(row)))).step_s
+    except PeakwardError:
+        return None
+
+
+def predicted_peak(row: ShRow) -> int | None:
+    """The peak of a rank's allocated memory; None where no prediction covers it."""
+    if not _is_predicted(row):
+        return None
+    try:
+        return peak_memory(row.point.case.of_one_rank, _group(layout(row))).peak.total_bytes
+    except PeakwardError:
+        return None
+
+
+# What is said.
+
+
+def by_ranks(view: View[Shared]) -> tuple[tuple[ShRow, ...], ...]:
+    """The rows of as many ranks together, those of one left out."""
+    several = [row for row in view.rows if layout(row).n_ranks > 1]
+    return values.groups(several, lambda row: layout(row).n_ranks)
+
+
+def choice(view: View[Shared]) -> Iterator[Conclusion]:
+    """The fastest layout of each number of ranks against `ddp`, or against the first that ran; and what takes
+    less memory for more time."""
+    for group in by_ranks(view):
+        ran = [row for row in group if row.time is not None]
+        if not ran:
+            continue
+        base = next(
+            (row for row in ran if layout(row).data == "ddp" and layout(row).dp > 1), ran[0]
+        )
+        where = f"On {layout(base).n_ranks} ranks"
+        if len(ran) > 1:
+            yield from fastest(where, group, base)
+        yield from _scaling(where, ran)
+        yield from _front(where, ran)
+        left = [row for row in group if row.time is None]
+        if left:
+            told = Sentence()
+            n = told.count("layouts that did not run", len(left), ())
+            yield from told.end(f"{where}, {n} did not run{not_timed(left)}.")
+
+
+def _scaling(where: str, ran: list[ShRow]) -> Iterator[Conclusion]:
+    known = [(found, row) for row in ran if (found := efficiency(row)) is not None]
+    if not known:
+        return
+    best, row = max(known, key=lambda each: each[0].estimate)
+    told = Sentence()
+    share = told("efficiency", best.estimate, "share", *row.both)
+    low = told("least efficiency", best.low, "share", *row.both)
+    high = told("most efficiency", best.high, "share", *row.both)
+    more = ""
+    if (least := hidden(row)) is not None:
+        more = (
+            f", with {told('hidden', least, 'share', row.measurement)} of its communication hidden"
+        )
+    yield from told.end(
+        f"{where}, {row.name} scales best: one rank's plain step over its step is {share} "
+        f"({low} to {high}){more}."
+    )
+
+
+def _front(where: str, ran: list[ShRow]) -> Iterator[Conclusion]:
+    """The layouts that no other beats in both time and memory, fastest first."""
+    peak = largest("peak_bytes").number
+    known = [
+        (row.median_s, memory, row)
+        for row in ran
+        if (memory := peak(row) or held_bytes(row)) is not None and row.median_s is not None
+    ]
+    kept: list[tuple[float, float, ShRow]] = []
+    for each in sorted(known, key=lambda each: (each[0], each[1])):
+        if not kept or each[1] < kept[-1][1]:
+            kept.append(each)
+    if len(kept) < 2:
+        return
+    told = Sentence()
+    what = "peak" if peak(kept[0][2]) is not None else "held between steps"
+    listed = ", ".join(
+        f"{row.name} ({told(f'time, {row.name}', time_s, 's', row.measurement)}, "
+        f"{told(f'memory, {row.name}', memory, 'bytes', row.measurement)})"
+        for time_s, memory, row in kept
+    )
+    yield from told.end(
+        f"{where}, take the first of these whose memory on a rank ({what}) fits: {listed}."
+    )
+
+
+def naive(view: View[Shared]) -> Iterator[Conclusion]:
+    """What reducing gradients after the backward pass costs against torch's DistributedDataParallel; what
+    looking for unused parameters, and gathering the whole model at once, cost."""
+    for group in by_ranks(view):
+        by_layout = {layout(row): row for row in group}
+        n = layout(group[0]).n_ranks
+        pairs = (
+            (Layout(dp=n, data="per-parameter"), Layout(dp=n)),
+            (Layout(dp=n, data="flat"), Layout(dp=n)),
+            (Layout(dp=n, find_unused=True), Layout(dp=n)),
+            (Layout(dp=n, data="fsdp", wrap="whole"), Layout(dp=n, data="fsdp")),
+        )
+        for slow, fast in pairs:
+            yield from compared(f"On {n} ranks", by_layout.get(slow), by_layout.get(fast))
+
+
+def best_bucket_mb(n_bytes: float, latency_s: float, bytes_per_s: float) -> float:
+    """The bucket size in MiB with the least overhead of sending `n_bytes` of gradients behind a backward
+    pass: each of n/b buckets costs a latency, and the last has nothing to hide behind, so that
+    n/b·latency + b/rate is least at b = √(n·latency·rate)."""
+    return sqrt(n_bytes * latency_s * bytes_per_s) / 2**20
+
+
+# Columns.
+
+STRATEGY = label("layout", lambda row: row.name)
+RANKS = Value("ranks", "count", lambda row: layout(row).n_ranks)
+EFFICIENCY = spread("efficiency", efficiency, "ratio")
+HELD = (held("parameters"), held("gradients"), held("optimizer_state"))
+MEMORY = (largest("built_bytes"), largest("between_bytes"), largest("peak_bytes"))
+SENT = text("sent in a step by one rank (calls)", sent)
+HIDDEN = Value("hidden", "share", hidden)
+BUBBLE = Value("bubble of the schedule", "share", bubble)
+
+
+def tables() -> tuple[Callable[[View[Any]], Iterable[Table]], ...]:
+    """Times, memory and communication of all rows."""
+
+    def predicted(view: View[Shared]) -> Iterable[tuple[ShRow, Environment]]:
+        pairs = ((row, view.setting.environment) for row in view.rows)
+        return [pair for pair in pairs if predicted_s(*pair) is not None]
+
+    def error(pair: tuple[ShRow, Environment]) -> float | None:
+        said = predicted_s(*pair)
+        done = pair[0].median_s
+        return None if said is None or done is None else said.estimate / done - 1
+
+    return (
+        table(
+            "Layouts",
+            (RANKS, STRATEGY, STATUS, TIME, EFFICIENCY, values.TOKENS_PER_S, BUBBLE, REASON),
+            note="Each rank brings the batch of one. The efficiency is the time of one rank's plain step "
+            "over the layout's step.",
+        ),
+        table(
+            "Memory of the rank that has most",
+            (RANKS, STRATEGY, *HELD, *MEMORY, Value("predicted peak", "bytes", predicted_peak)),
+            lambda view: [row for row in view.rows if uses(row)],
+            note="Parameters, gradients and optimiser state are counted between steps; the rest is what "
+            "torch's allocator gave out, on a GPU.",
+        ),
+        table(
+            "Communication",
+            (RANKS, STRATEGY, SENT, HIDDEN),
+            lambda view: [row for row in view.rows if sent_bytes(row)],
+            note="Bytes are those of whole tensors, as in nccl-tests. Hidden is the share of the time of "
+            "NCCL's kernels in which others ran, in one profiled step.",
+        ),
+        table(
+            "Predicted beside measured",
+            (
+                *values.of_row(RANKS, STRATEGY),
+                spread("predicted", lambda pair: predicted_s(*pair)),
+                *values.of_row(TIME),
+                Value("error", "share", error),
+            ),
+            predicted,
+        ),
+    )
+
+
+def notes(view: View[Shared]) -> Iterator[str]:
+    """Conventions, and what could not run."""
+    if not view.on_gpu:
+        yield "The ranks are processes over gloo that share this machine's cores: times tell of them alone."
+        yield "Peak memory and the hidden share of communication are not computed on a CPU."
+    absent = {row.point.absent: row.name for row in view.rows if row.point.absent}
+    yield from (f"Not run: {name}: {reason}." for reason, name in absent.items())
