@@ -138,7 +138,7 @@ def test_a_lever_is_held_to_the_loss_of_a_real_model(tmp_path):
     )
     claim = Claim(base=base, candidate=fewer, declared="approximate")
     sound = NumericsVerdict(declared="approximate", verdict="holds")
-    with Store.open(tmp_path / "a.db") as store, Workers() as workers:
+    with Store.open(tmp_path / "a.db") as store, session.workers() as workers:
         reading = Reading(Sweep(store, workers, probe.environment("cpu")), small)
         found = reading.judged(claim, sound)
         other = msgspec.structs.replace(base, model=NANO)
