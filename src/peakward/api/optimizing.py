@@ -22,7 +22,7 @@ from peakward.api.session import DB
 from peakward.levers.catalogue import with_settings
 from peakward.levers.optimizer import form_of
 from peakward.records import check
-from peakward.records.case import Configuration, LeverCase, ModuleCase, StepCase
+from peakward.records.case import Configuration, LeverCase, ModuleCase, ModulePass, StepCase
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.lever import Lever, NumericsClass, Objective
 from peakward.records.study import Study
@@ -64,7 +64,9 @@ def optimize(
     prove better in place is taken back, and the handle says why.
 
     Args:
-        model: a plain module in fp32, which stays the object that it is, with all of its parameters.
+        model: a module in fp32, which stays the object that it is, with all of its parameters. One that is
+            compiled already starts from that, as a whole or by blocks in torch's default mode; what
+            `torch.compile` made of a module stays as it is, and the levers work in that module.
         batch: a tensor, or a sequence or mapping of inputs, on the model's device; the first tensor is
             (batch_size, seq_len, …). None: the loader's first.
         loss: of the model's output, or of the output and the batch; without it the output is the loss, or
@@ -96,13 +98,17 @@ def optimize(
     from peakward.lab.data.given_loader import first_batch
     from peakward.lab.levers.in_place import Live
     from peakward.lab.measure.live_module import live_case
+    from peakward.lab.models.callers_compilation import CallersCompilation
     from peakward.lab.models.given_module import expect_live, given, loss_on
 
     expect_live(model, optimizer)
     if batch is None:
         batch = first_batch(loader)
-    taken = given((model, batch, loss_on(loss, batch)))
-    case = live_case(taken, "forward_backward" if optimizer is None else "train_step")
+    compilation = CallersCompilation(model)
+    with compilation.off() as plain:
+        taken = given((plain, batch, loss_on(loss, batch)))
+    pass_: ModulePass = "forward_backward" if optimizer is None else "train_step"
+    case = live_case(taken, pass_, compilation.scope)
     if optimizer is not None:
         found = with_settings(case.configuration, {"optimizer": form_of(optimizer, case.device)})
         case = msgspec.structs.replace(case, configuration=found)
@@ -110,18 +116,23 @@ def optimize(
     allowed_s = seconds_of(budget_s, case.device)
     ends_s = time.monotonic() + allowed_s
     sought = aim(objective, max_memory_bytes, numerics, here)
-    live = Live(model=model, optimizer=optimizer, keeps_buffers=taken.keeps_buffers)
+    live = Live(
+        model=plain,
+        optimizer=optimizer,
+        keeps_buffers=taken.keeps_buffers,
+        compilation=compilation if compilation.scope else None,
+    )
     asked = investigation(
         case,
         names,
         here,
         budget_s=SEARCHES * allowed_s,
         sought=sought,
-        command=MODULE_COMMAND.format(name=type(model).__name__),
+        command=MODULE_COMMAND.format(name=type(plain).__name__),
         to_command=no_command,
         beside=_in_place(live, case.configuration),
     )
-    asked = msgspec.structs.replace(asked, called=call_site("optimize", model))
+    asked = msgspec.structs.replace(asked, called=call_site("optimize", plain))
     study = on_copies(asked, taken, place)
     stack = _stack(study, case)
     return Optimized(study, live, stack, loss=loss, batch=batch, aim=sought, until_s=ends_s)

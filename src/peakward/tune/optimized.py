@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from peakward.records.case import Configuration, LeverCase
+from peakward.records.errors import PeakwardError
 from peakward.records.lever import NumericsVerdict, Trial
 from peakward.records.result import Result
 from peakward.records.study import Study
@@ -33,6 +34,10 @@ NOT_FASTER = "Nothing was found that is better: the model is as it was."
 LEAST_PAIRS, MOST_PAIRS = 4, 12
 """Fewer than four pairs of one process have an interval that tells little: two multiply their spread by 9."""
 ROUNDS = "turns of this process"
+INSIDE = (
+    "The levers are in the module that torch.compile was given: call that (`._orig_mod`) or `.step` of the "
+    "handle. What torch.compile made of it would compile all of it once more."
+)
 
 
 class Optimized(Result):
@@ -79,6 +84,8 @@ class Optimized(Result):
         if not stack.levers:
             self.notes = (_nothing(report),)
             return
+        if live.compilation is not None:
+            live.compilation.take_off()
         try:
             if batch is not None:
                 self._certify(batch)
@@ -95,6 +102,11 @@ class Optimized(Result):
         except BaseException:
             self.undo()
             raise
+        finally:
+            if self._applied is None:
+                self._compile_again()
+            elif live.compilation is not None and live.compilation.is_around:
+                self.notes = (*self.notes, INSIDE)
         if self.proof is not None and self.proof.verdict != "kept":
             self.notes = (
                 *self.notes,
@@ -139,8 +151,14 @@ class Optimized(Result):
 
         Raises:
             PeakwardError: no lever was found; no file of the user's made the call, or it has changed since;
-                the handle is used for more than to be told.
+                the handle is used for more than to be told; or the model was compiled before the call, which
+                a diff would have to take back.
         """
+        if self._live.compilation is not None:
+            raise PeakwardError(
+                "expected a model that is not compiled yet, for a patch, got a compiled one: leave its "
+                "compilation out, call optimize again, and patch then; compilation is a lever here"
+            )
         return text_of(self._study)
 
     def undo(self) -> tuple[str, ...]:
@@ -159,8 +177,14 @@ class Optimized(Result):
             return ()
         lost = self._applied.undo()
         self._applied = None
+        self._compile_again()
         self.notes = (*self.notes, *lost)
         return lost
+
+    def _compile_again(self) -> None:
+        """As the caller did."""
+        if self._live.compilation is not None:
+            self._live.compilation.put_back()
 
     def __repr__(self) -> str:
         if self._applied is None:
@@ -238,7 +262,8 @@ class Optimized(Result):
         from peakward.lab.levers.whole_step import copied
         from peakward.lab.measure.snapshot import restored
 
-        applied = None if case == self._stack.base else self._put(case)
+        plain = case == self._stack.base and self._live.compilation is None
+        applied = None if plain else self._put(case)
         step = self._new_step(case.configuration)
         try:
             with restored(self._live.model, self._live.optimizer):

@@ -30,8 +30,7 @@ def test_a_live_module_is_investigated(tiny_gpt, calibrated):
 @pytest.mark.parametrize(
     ("factory", "batch", "line"),
     [
-        ("compiled", torch.zeros(2, 16).long(), "got OptimizedModule"),
-        ("no_module", torch.zeros(2, 16).long(), "expected a torch.nn.Module, got int"),
+        ("no_module", torch.zeros(2, 16).long(), "expected a case or a module, got 3"),
         ("build", None, "expected a case, or a module and a batch, got GPT alone"),
         ("build", torch.full((2, 16), 999), "got IndexError"),
     ],

@@ -1,5 +1,6 @@
 """`pw.optimize` and `pw.apply`: the best composition, at work in the user's own model."""
 
+import functools
 import time
 
 import msgspec
@@ -35,6 +36,7 @@ class Block(torch.nn.Module):
 
 
 BATCH = torch.ones(2, 4, 8)
+IMPL = "_compiled_call_impl"
 
 
 def test_the_best_is_found_applied_proved_and_taken_back(calibrated):
@@ -114,6 +116,48 @@ def compiled_inside():
     return model
 
 
+def whole(model):
+    model.compile()
+    return model
+
+
+def by_blocks(model):
+    for each in model.blocks:
+        each.compile()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("compiled", "scope"),
+    [(torch.compile, "model"), (whole, "model"), (by_blocks, "block")],
+    ids=["wrapped", "whole", "blocks"],
+)
+def test_a_compiled_model_is_the_start_and_compiled_again_when_all_is_taken_back(
+    compiled, scope, calibrated, monkeypatch
+):
+    backend = functools.partial(torch.compile, backend="eager")
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda self, **_: setattr(self, IMPL, backend(self._call_impl))
+    )
+    model = Waits()
+    given = backend(model) if compiled is torch.compile else compiled(model)
+    before = [vars(each).get(IMPL) for each in model.modules()]
+    found = pw.optimize(given, BATCH, levers=("bf16-mixed",), budget="10m")
+    base = found.report.trials[0].base.configuration
+    assert (base.compile, base.compile_scope) == ("default", scope)
+    assert found.levers == ("bf16-mixed",)
+    assert any("`._orig_mod`" in each for each in found.notes) == (given is not model)
+    at_work = [vars(each).get(IMPL) for each in model.modules()]
+    assert [each is not None for each in at_work] == [
+        each is model if scope == "model" else each in set(model.blocks) for each in model.modules()
+    ]
+    with pytest.raises(pw.PeakwardError, match="expected a model that is not compiled yet"):
+        found.patch()
+    found.undo()
+    after = [vars(each).get(IMPL) for each in model.modules()]
+    assert all(a is b for a, b in zip(after, before, strict=True))
+
+
 @pytest.mark.parametrize(
     ("make", "loss", "said"),
     [
@@ -121,7 +165,7 @@ def compiled_inside():
         (on_two_devices, None, "expected a module on one device"),
         (Waits, lambda loss: loss.expand(2), "expected a loss of one element"),
         (Waits, lambda loss: loss.detach(), "expected a loss that depends on a parameter"),
-        (lambda: torch.compile(Waits()), None, "give what it wraps, its `._orig_mod`"),
+        (lambda: torch.nn.Sequential(torch.compile(Waits())), None, "its `._orig_mod`"),
         (lambda: torch.nn.DataParallel(Waits()), None, "give what it wraps, its `.module`"),
         (FullyShardedDataParallel, None, "whose parameters are sharded"),
         (compiled_inside, None, "`.compile\\(\\)` was called on in blocks.0: leave that out"),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from peakward.lab.levers import module_levers, precision
+from peakward.lab.models.callers_compilation import CallersCompilation
 from peakward.lab.rewriting.wrapping import Around, Call, wrap_forward
 from peakward.levers import catalogue
 from peakward.levers.axis import Undo
@@ -30,6 +31,8 @@ class Live:
     optimizer: torch.optim.Optimizer | None = None
     keeps_buffers: bool = False
     """Whether buffers stay in fp32 under 16-bit parameters (`GivenModule.keeps_buffers`)."""
+    compilation: CallersCompilation | None = None
+    """The compilation that the caller gave the model, where there is one."""
 
     @property
     def device(self) -> DeviceType:

@@ -29,6 +29,7 @@ from peakward.lab.numerics.of_module import of_module
 from peakward.records.case import (
     AS_WRITTEN,
     Case,
+    CompileScope,
     ModuleCase,
     ModulePass,
     StepCase,
@@ -44,8 +45,13 @@ SHARED = (
 )
 
 
-def live_case(given: GivenModule, pass_: ModulePass) -> ModuleCase:
+def live_case(
+    given: GivenModule, pass_: ModulePass, compiled: CompileScope | None = None
+) -> ModuleCase:
     """The case that stands for a live module on its batch.
+
+    Args:
+        compiled: the part of it that its caller compiled, which is the start of every lever.
 
     Raises:
         PeakwardError: The module lies on several devices, or the batch on another one; or the batch's
@@ -64,7 +70,12 @@ def live_case(given: GivenModule, pass_: ModulePass) -> ModuleCase:
         source=f"live:{type(given.module).__name__}",
         fingerprint=_fingerprint(given),
         workload=Workload(batch_size=first.shape[0], seq_len=first.shape[1], pass_=pass_),
-        configuration=msgspec.structs.replace(AS_WRITTEN, precision=precision),
+        configuration=msgspec.structs.replace(
+            AS_WRITTEN,
+            precision=precision,
+            compile="none" if compiled is None else "default",
+            compile_scope=compiled or "block",
+        ),
         device=device,
     )
 
