@@ -71,8 +71,8 @@ def run(
     """Find what makes the case faster, or what else is sought: `peakward run`; or a live module, in this
     process.
 
-    A live module is never run itself nor changed: each lever has a copy of it. Random states and torch's
-    settings are put back.
+    A live module is never run itself nor changed: each lever has a copy of it, compiled as the module is,
+    where it is. Random states and torch's settings are put back.
 
     Args:
         case: a case, or a module; the three that follow are a module's alone.
@@ -210,9 +210,11 @@ def carry_out(
     *,
     on_stage: Callable[[str], None] = lambda _stage: None,
     on_prediction: OnPrediction = lambda _floor, _forecast, _fitting: None,
+    began_s: float | None = None,
 ) -> Study:
-    """The investigation of a case, in worker processes, within its budget, which begins here."""
-    budget = Budget(asked.budget_s)
+    """The investigation of a case, in worker processes, within its budget, which began at `began_s` by
+    `time.monotonic`, else here."""
+    budget = Budget(asked.budget_s, began_s=began_s)
     with session.opened(db, here, observer) as opened:
         opened.sweep.workers.left_s = budget.left_for_the_baseline_s
         with budget.for_the_baseline():
@@ -297,20 +299,23 @@ def _run_module(
         check.function(loss, "loss", "a function of the module's output")
     session.expect_torch()
     from peakward.lab.measure.live_module import live_case
-    from peakward.lab.models.given_module import given
+    from peakward.lab.models.callers_compilation import CallersCompilation
+    from peakward.lab.models.given_module import expect_module, given
 
-    taken = given((module, batch, loss))
-    case = live_case(taken, pass_)
+    compilation = CallersCompilation(expect_module(module))
+    with compilation.off() as plain:
+        taken = given((plain, batch, loss))
+    case = live_case(taken, pass_, compilation.scope)
     asked = investigation(
         case,
         levers,
         this_machine(case.device),
         budget_s=seconds_of(budget_s, case.device),
         sought=sought,
-        command=MODULE_COMMAND.format(name=type(module).__name__),
+        command=MODULE_COMMAND.format(name=type(plain).__name__),
         to_command=no_command,
     )
-    asked = msgspec.structs.replace(asked, called=call_site("run", module))
+    asked = msgspec.structs.replace(asked, called=call_site("run", plain))
     return on_copies(asked, taken, db)
 
 

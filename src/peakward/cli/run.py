@@ -1,5 +1,6 @@
 """Find what makes a model faster here: baseline, levers, verdicts."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -84,7 +85,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main(given: Options, command: str) -> int:
-    """Carry out the investigation and show it."""
+    """Carry out the investigation and show it. Its time begins before torch is imported."""
+    began_s = time.monotonic()
     here = this_machine(given.case.device)
     asked = _asked(given, here, command)
     targets = output.targets(given.results)
@@ -103,6 +105,7 @@ def main(given: Options, command: str) -> int:
             on_prediction=lambda floor, forecast, fitting: watching.say(
                 expectation(asked.case, floor, forecast, fitting)
             ),
+            began_s=began_s,
         )
     try:
         study = _with_patch(study, given)

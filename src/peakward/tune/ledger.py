@@ -29,16 +29,22 @@ class Undone(NamedTuple):
 
 
 class Budget:
-    """A stretch of wall time that began when it was made.
+    """A stretch of wall time that began when it was made, or at `began_s` by the clock.
 
     Whoever asks `allows` says what the next action should cost. Such estimates may be wrong, as on a
     machine that others use too: what is asked of the workers is ended when `left_s` is over.
     """
 
-    def __init__(self, total_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        total_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        began_s: float | None = None,
+    ) -> None:
         self.total_s = total_s
         self._clock = clock
-        self._start_s = clock()
+        self._start_s = clock() if began_s is None else began_s
 
     def spent_s(self) -> float:
         """Since the beginning."""
