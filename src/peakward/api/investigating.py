@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from peakward.api import session
+from peakward.api import session, sharing
 from peakward.api.cases import checked, levers_named
 from peakward.api.machine import (
     Machine,
@@ -16,6 +16,7 @@ from peakward.api.machine import (
     runnable,
     this_machine,
 )
+from peakward.api.measuring import MAX_RANKS
 from peakward.api.reproduce import command_of, to_command
 from peakward.api.session import DB, QUIET, Observer
 from peakward.levers.catalogue import LEVERS
@@ -66,6 +67,7 @@ def run(
     max_memory_bytes: int | None = None,
     numerics: NumericsClass = "approximate",
     real_model: str | Path | None = None,
+    gpus: int = 1,
     db: str | Path = DB,
 ) -> Study:
     """Find what makes the case faster, or what else is sought: `peakward run`; or a live module, in this
@@ -88,17 +90,35 @@ def run(
         numerics: the class beyond which no lever is tried.
         real_model: a model of the case's shape with its weights, as of `generate`. Levers that keep weights
             or a cache in fewer bits are then held to its loss on real text; without it that is not told.
+        gpus: more than one finds how so many devices of this machine should share a training step, in place
+            of levers. A case with the default configuration starts as the command line does.
 
     Raises:
         PeakwardError: a setting of the case or a named lever that cannot apply here.
     """
     names = None if levers is None else check.texts(levers, "levers", "levers")
+    n_ranks = check.whole(gpus, "gpus", low=1, high=MAX_RANKS)
     place = check.path(db, "db")
     if max_memory_bytes is not None:
         max_memory_bytes = check.memory_bytes(max_memory_bytes, "max_memory_bytes")
     device = case.device if isinstance(case, ModelCase | ModuleCase) else None
     here = this_machine(device)
     sought = aim(objective, max_memory_bytes, numerics, here)
+    if n_ranks > 1:
+        if names is not None or sought != aim("latency", None, "approximate", here):
+            raise PeakwardError(
+                f"expected no levers, objective, memory or numerics beside {n_ranks} devices, got some: "
+                "leave them out"
+            )
+        if not isinstance(case, ModelCase | ModuleCase) or batch is not None or loss is not None:
+            raise PeakwardError(
+                f"expected a case beside {n_ranks} devices, got a live module: wrap it in your own loop with "
+                "peakward.lab.parallel.data"
+            )
+        case = sharing.with_start(sharing.expect_sharable(checked(case)))
+        allowed_s = seconds_of(budget_s, case.device)
+        command = f"{_command(case, None, allowed_s, sought)} --gpus {n_ranks}"
+        return sharing.share(case, n_ranks, here, place, budget_s=allowed_s, command=command)
     if not isinstance(case, ModelCase | ModuleCase):
         if real_model is not None:
             raise PeakwardError(

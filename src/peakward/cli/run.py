@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import tyro
 
+from peakward.api import sharing
 from peakward.api.cases import with_own_weights
 from peakward.api.investigating import (
     DEFAULT_BUDGET_S,
@@ -17,7 +18,9 @@ from peakward.api.investigating import (
     real_model_of,
 )
 from peakward.api.machine import Machine, this_machine
+from peakward.api.measuring import MAX_RANKS
 from peakward.api.reproduce import to_command
+from peakward.api.sharing import asked_of_torchrun
 from peakward.cli import options, output, parse, watch
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
 from peakward.records import check
@@ -34,6 +37,15 @@ from peakward.tune.dry_run import planned
 from peakward.tune.investigation import Investigation
 from peakward.tune.patching import of_study
 
+NOT_SHARED = {
+    "lever": (),
+    "objective": "latency",
+    "max_memory": None,
+    "numerics": "approximate",
+    "write_patch": None,
+}
+"""The options of levers, with their defaults: layouts are none."""
+
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Find what makes a model faster here: baseline, levers, verdicts.
@@ -43,6 +55,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     and which command reproduces the best composition. Interrupted, the same command resumes.
 
     With --pass decode it starts from a loop without a cache (--kv-cache none), where that is not said.
+
+    With --gpus N, or under torchrun on one machine, it finds how N GPUs should share a training step:
+    data parallelism, ZeRO-1 and 2, FSDP, tensor and pipeline parallelism, and from four on products of
+    two. Each rank brings the batch of one. It starts from bf16-mixed, sdpa, compiled blocks and the
+    fused optimiser, where nothing else is said. Without a GPU the ranks are processes over gloo.
     """
 
     baseline: Annotated[str | None, option("SETTING,…", "fp32, naive attention, eager")] = None
@@ -77,6 +94,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Write the best as a diff of the files that make the model, for `patch -p1` or `git apply`. The patched
     files are first run beside the best, in turns, which takes a minute or more beyond the budget. Needs a
     model py:package.module:factory."""
+    gpus: Annotated[str, option("N", "1; under torchrun its ranks")] = "1"
+    """How many GPUs of this machine share the step."""
     dry_run: bool = False
     """List what would be run and how long it should take; run nothing."""
     case: Cases = CaseOptions()
@@ -87,7 +106,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 def main(given: Options, command: str) -> int:
     """Carry out the investigation and show it. Its time begins before torch is imported."""
     began_s = time.monotonic()
+    ranks = asked_of_torchrun()
+    if ranks == 0:
+        return 0
+    n_gpus = parse.whole(given.gpus, "--gpus", low=1, high=MAX_RANKS)
+    if ranks is not None and n_gpus not in (1, ranks):
+        raise PeakwardError(
+            f"expected --gpus as torchrun has ranks, {ranks}, got {n_gpus}: leave it out"
+        )
     here = this_machine(given.case.device)
+    if (ranks or n_gpus) > 1:
+        return _share(given, ranks or n_gpus, here, command)
     asked = _asked(given, here, command)
     targets = output.targets(given.results)
     expect_patchable(given.write_patch, given.case.model, overwrite=given.results.force)
@@ -114,6 +143,46 @@ def main(given: Options, command: str) -> int:
     if study.interrupted:
         raise KeyboardInterrupt
     return 0
+
+
+def _share(given: Options, n_ranks: int, here: Machine, command: str) -> int:
+    """Finds how several GPUs should share the step."""
+    for name, default in NOT_SHARED.items():
+        if getattr(given, name) != default:
+            raise PeakwardError(
+                f"expected no --{name.replace('_', '-')} beside --gpus {n_ranks}, got one: leave it out, or "
+                "run on one GPU"
+            )
+    said = options.settings([given.baseline], "--baseline") if given.baseline is not None else {}
+    case = options.single(given.case, here.device, sharing.start(given.case, said, here.device))
+    case = sharing.expect_sharable(case)
+    budget_s = _budget_s(given, here)
+    targets = output.targets(given.results)
+    if given.dry_run:
+        plan = sharing.dry_run(case, n_ranks, budget_s=budget_s, command=command)
+        output.show(plan, targets, as_json=given.results.json, document=dry_run.document(plan))
+        return 0
+    with watch.budget("run", budget_s) as watching:
+        study = sharing.share(
+            case,
+            n_ranks,
+            here,
+            Path(given.results.db),
+            budget_s=budget_s,
+            command=command,
+            observer=watching,
+            on_stage=watching.on_stage,
+        )
+    output.show_study(study, targets, as_json=given.results.json)
+    if study.interrupted:
+        raise KeyboardInterrupt
+    return 0
+
+
+def _budget_s(given: Options, here: Machine) -> float:
+    if given.budget is None:
+        return DEFAULT_BUDGET_S[here.device]
+    return check.duration_s(given.budget, "--budget")
 
 
 def expect_patchable(place: str | None, model: str | None, *, overwrite: bool) -> None:
@@ -172,9 +241,7 @@ def _asked(given: Options, here: Machine, command: str) -> Investigation:
         case,
         names or None,
         here,
-        budget_s=DEFAULT_BUDGET_S[here.device]
-        if given.budget is None
-        else check.duration_s(given.budget, "--budget"),
+        budget_s=_budget_s(given, here),
         sought=sought,
         command=command,
         to_command=lambda best: to_command(best, given.case.model),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from peakward.records.calibration import Calibration
-from peakward.records.case import ModelCase
+from peakward.records.case import LayoutCase, ModelCase
 from peakward.records.study import Study, Table
 from peakward.studies import doubts
 from peakward.studies.cases import sizes
@@ -109,7 +109,7 @@ def told(study: Study, readings: Readings, parts: Parts, *, lab_notes: Sequence[
 
 
 def _models(readings: Readings) -> tuple[Table, ...]:
-    shapes = [each.case.model for each in readings if isinstance(each.case, ModelCase)]
+    shapes = [each.case.model for each in readings if isinstance(each.case, ModelCase | LayoutCase)]
     return (sizes(tuple(dict.fromkeys(shapes))),) if shapes else ()
 
 

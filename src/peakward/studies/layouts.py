@@ -20,7 +20,7 @@ from peakward.records.plan import DeviceGroup, Parallel
 from peakward.records.study import Conclusion, Table
 from peakward.report.cases import layout as named
 from peakward.studies import values
-from peakward.studies.claims import Sentence, compared, fastest, not_timed
+from peakward.studies.claims import Sentence, compared, fastest
 from peakward.studies.engine import Point, Row, View
 from peakward.studies.values import REASON, STATUS, TIME, Value, label, spread, table, text
 
@@ -214,15 +214,9 @@ def choice(view: View[Shared]) -> Iterator[Conclusion]:
             (row for row in ran if layout(row).data == "ddp" and layout(row).dp > 1), ran[0]
         )
         where = f"On {layout(base).n_ranks} ranks"
-        if len(ran) > 1:
-            yield from fastest(where, group, base)
+        yield from fastest(where, group, base)
         yield from _scaling(where, ran)
         yield from _front(where, ran)
-        left = [row for row in group if row.time is None]
-        if left:
-            told = Sentence()
-            n = told.count("layouts that did not run", len(left), ())
-            yield from told.end(f"{where}, {n} did not run{not_timed(left)}.")
 
 
 def _scaling(where: str, ran: list[ShRow]) -> Iterator[Conclusion]:

@@ -351,6 +351,7 @@ def calls(study: Any, calibration: Any, trace: Any) -> tuple[Call, ...]:
                 "batch": (5, "x", b"x", batch, [], Odd()),
                 "loss": (5, "x", begun, Odd()),
                 "real_model": (*FILE, "smollm2"),
+                "gpus": (*WHOLE, None, 65),
                 **sought,
             },
         ),

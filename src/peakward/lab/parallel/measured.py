@@ -3,6 +3,7 @@ torch."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from math import isfinite
 from statistics import median
 from time import monotonic
 
@@ -187,6 +188,11 @@ def _layout(
             lacks = "OutOfMemory" in each.failed
             place = f"rank {number}: " if len(runs) > 1 else ""
             return Failed(status="oom" if lacks else "invalid", reason=f"{place}{each.failed}")
+    for number, each in enumerate(runs):
+        if each.loss is not None and not isfinite(each.loss):
+            n = request.n_warmup + request.n_solo_steps
+            said = f"rank {number}: expected a finite loss, got {each.loss} after {n} steps"
+            return Failed(status="invalid", reason=said)
     peaks = [each.use.peak_bytes for each in runs if each.use.peak_bytes is not None]
     limit = case.memory_limit_bytes
     if limit is not None and peaks and max(peaks) > limit:
