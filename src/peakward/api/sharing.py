@@ -183,13 +183,16 @@ def _finalists(
 
 
 def _specification(case: ModelCase, n_ranks: int, readings: Readings) -> Specification[Shared]:
-    """Tells each layout by its longer measurement, where it has one."""
+    """Tells each layout by its longer measurement, where it has one, and all against one base."""
 
     def points(_setting: Setting) -> Iterator[Shared]:
         longer = {each.case: each for each in _points(case, n_ranks, CONFIRMED, readings)}
         for each in _points(case, n_ranks, SCREENED):
             twin = longer.get(each.case)
-            yield each if twin is None or readings.find(twin.planned) is None else twin
+            found = each if twin is None or readings.find(twin.planned) is None else twin
+            if each.base is not None and readings.find((each.base[0], CONFIRMED)) is not None:
+                found = msgspec.structs.replace(found, base=(each.base[0], CONFIRMED))
+            yield found
 
     return Specification(
         title=TITLE.format(n=n_ranks),
