@@ -27,6 +27,7 @@ from peakward.records.case import (
     MicroCase,
     ModelCase,
     ModuleCase,
+    NumericsCase,
     OperatorCase,
     OperatorPass,
     Pass,
@@ -64,11 +65,18 @@ def step_flops(case: Case) -> float | None:
 
     Returns:
         None for a `StepCase` and a `ModuleCase`, whose maths is not known, a `MicroCase`, whose measurement
-        tells, a `SpeculationCase`, whose steps differ, a `QualityCase`, which asks for a loss, and a
-        `CollectivesCase`, which computes nothing.
+        tells, a `SpeculationCase`, whose steps differ, a `QualityCase` or `NumericsCase`, which asks for no
+        time, and a `CollectivesCase`, which computes nothing.
     """
     if isinstance(
-        case, StepCase | MicroCase | ModuleCase | QualityCase | SpeculationCase | CollectivesCase
+        case,
+        StepCase
+        | MicroCase
+        | ModuleCase
+        | QualityCase
+        | NumericsCase
+        | SpeculationCase
+        | CollectivesCase,
     ):
         return None
     if isinstance(case, LayoutCase):

@@ -376,6 +376,30 @@ class LayoutCase(
 
 RanksCase = CollectivesCase | LayoutCase
 """Cases of several processes, which a job of ranks answers in the place of a worker."""
+NumericsSubject = Literal["types", "operators", "rounding", "drift", "hunt"]
+"""The things looked at: the types that autocast gives a model's tensors, those that it gives operators one by
+one, the rounding of a model's tensors to formats, a model's distance from fp64, and a run that turns NaN."""
+
+
+class NumericsCase(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="numerics"
+):
+    """Something about numbers that is looked at once, in one of several ways that are compared
+    (`lab/numerics`, `lab/debugging/story.py`)."""
+
+    subject: NumericsSubject
+    way: str
+    """One of those in the subject's module."""
+    sizes: tuple[int, ...] = ()
+    """The subject's module says what each means."""
+    model: ModelShape | None = None
+    """None of a subject that has its own model, or none."""
+    text: Source | None = None
+    device: DeviceType
+    memory_limit_bytes: int | None = None
+    seed: int = 0
+
+
 Handle = Literal["model", "optimizer", "loader"]
 
 
@@ -403,7 +427,15 @@ class StepCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 ConfiguredCase = ModelCase | ModuleCase
 """Cases with a workload that runs under a configuration."""
-BuiltCase = ConfiguredCase | OperatorCase | MicroCase | QualityCase | SpeculationCase | RanksCase
+BuiltCase = (
+    ConfiguredCase
+    | OperatorCase
+    | MicroCase
+    | QualityCase
+    | SpeculationCase
+    | NumericsCase
+    | RanksCase
+)
 """Cases that can be built from their description."""
 LeverCase = ConfiguredCase | StepCase
 """Cases that at least one lever applies to."""

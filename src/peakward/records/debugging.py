@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from peakward.records.measurement import Environment
+from peakward.records.environment import Environment
 from peakward.records.result import Result
 
 Phase = Literal["data", "forward", "backward", "optimizer"]

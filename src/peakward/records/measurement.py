@@ -1,12 +1,13 @@
 """Measurements: results of running a case, with their protocol and their environment."""
 
-import hashlib
 import re
 from typing import Literal
 
 import msgspec
 
 from peakward.records.case import Case
+from peakward.records.environment import Environment as Environment  # noqa: PLC0414
+from peakward.records.numerics import Numerics
 from peakward.records.parallel import LinkCalibration, RanksWork
 from peakward.records.result import Result
 
@@ -35,43 +36,6 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """The protocol without its time-out. A time-out only ends a measurement: one that ended before it
         would have been the same under another time-out."""
         return msgspec.structs.replace(self, timeout_s=TIMEOUT_S)
-
-
-class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The device and the software. A field is None where the thing does not exist or could not be read."""
-
-    device_type: str
-    device_name: str
-    """As the driver or /proc/cpuinfo gives it."""
-    device_memory_bytes: int
-    """The GPU's memory, or the machine's RAM (the control group's limit where that is lower)."""
-    device_uuid: str | None = None
-    compute_capability: str | None = None
-    driver: str | None = None
-    cuda: str | None = None
-    n_cores: int
-    """Cores that this process may use."""
-    torch: str | None = None
-    triton: str | None = None
-    python: str
-    system: str
-    """Operating system and kernel release."""
-    peakward: str
-    lever_packages: tuple[str, ...] = ()
-    """The packages that bring levers, with their versions."""
-
-    @property
-    def key(self) -> str:
-        """A key that is equal for runs that may stand in one table: all fields but the unit and Peakward's
-        version.
-
-        The unit's UUID is left out, so that a sweep can resume on another card of the same model.
-        """
-        same = msgspec.structs.replace(self, device_uuid=None, peakward="")
-        content = msgspec.to_builtins(same)
-        if not self.lever_packages:
-            del content["lever_packages"]  # As in every key from before there were any.
-        return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
 
 
 class LoaderWait(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -362,6 +326,8 @@ class Measurement(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """The loss after the last timed step. It is finite, or the case is `invalid`. None for `forward`."""
     quality: Quality | None = None
     """Set for a `QualityCase`, whose steps are each waited for."""
+    numerics: Numerics | None = None
+    """Set for a `NumericsCase`, which is one step."""
     outputs: Outputs | None = None
     """Set for a pass of a model without a loss; None in records older than this field."""
     ended_by: EndedBy | None = None

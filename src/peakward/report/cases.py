@@ -12,6 +12,7 @@ from peakward.records.case import (
     MicroCase,
     ModelCase,
     ModuleCase,
+    NumericsCase,
     OperatorCase,
     QualityCase,
     SpeculationCase,
@@ -54,6 +55,11 @@ def label(case: Case) -> str:
                 layout(case.layout),
                 *settings(case.of_one_rank),
             )
+        case NumericsCase():
+            shape = " × ".join(map(str, case.sizes))
+            whose = "" if case.model is None else f" of {case.model.name}"
+            words = (f"{case.subject}{whose}{shape and f' {shape}'}", case.way)
+            words += (f"seed {case.seed}",) if case.seed else ()
         case StepCase():
             return ", ".join((case.name, *settings(case)[1:]))
     if case.memory_limit_bytes is not None:

@@ -4,7 +4,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from peakward.records.case import CollectivesCase, ModelCase, QualityCase, SpeculationCase
+from peakward.records.case import (
+    CollectivesCase,
+    ModelCase,
+    NumericsCase,
+    QualityCase,
+    SpeculationCase,
+)
 from peakward.records.measurement import Measurement
 from peakward.records.profile import CaseProfile
 from peakward.records.study import Conclusion, Evidence, Unit
@@ -102,7 +108,7 @@ def _is_timed(measurement: Measurement) -> bool:
     """Whether its times are meant to be steady: a cold start, changing lengths, steps that wait for a
     loader and those that read a text are not."""
     case, protocol = measurement.case, measurement.protocol
-    changing = isinstance(case, QualityCase | SpeculationCase | CollectivesCase) or (
+    changing = isinstance(case, NumericsCase | QualityCase | SpeculationCase | CollectivesCase) or (
         isinstance(case, ModelCase)
         and (
             (case.workload.varying_seq_lens and case.workload.padding == "none")

@@ -113,6 +113,11 @@ STUDIES: dict[str, Entry] = {
             uses=PIECES,
         ),
         Entry(
+            name="autocast",
+            question="Which types does autocast give, and which operations does it keep in fp32?",
+            uses=Uses(models=1, seq_lens=0, batch_size=0),
+        ),
+        Entry(
             name="decode",
             question="What does a step of generation take, with and without a cache, and of the bandwidth?",
             uses=Uses(precisions=1),

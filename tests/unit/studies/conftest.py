@@ -27,6 +27,7 @@ from peakward.records.case import (
     LayoutCase,
     MicroCase,
     ModelCase,
+    NumericsCase,
     OperatorCase,
     QualityCase,
     SpeculationCase,
@@ -111,7 +112,7 @@ def true_step_s(case: Case) -> float:
     `SLOWNESS`."""
     if isinstance(case, SpeculationCase):
         return case.n_new_tokens * 1e-3 / SPEED_UP[case.draft]
-    if isinstance(case, QualityCase):
+    if isinstance(case, QualityCase | NumericsCase):
         return 1e-3
     if isinstance(case, CollectivesCase):
         return 1e-5 + max(case.sizes_bytes) / 1e11

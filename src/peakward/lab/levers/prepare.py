@@ -21,6 +21,7 @@ from peakward.records.case import (
     LayoutCase,
     MicroCase,
     ModuleCase,
+    NumericsCase,
     OperatorCase,
     QualityCase,
     SpeculationCase,
@@ -43,9 +44,9 @@ def prepare(case: Case) -> Iterator[PreparedStep]:
         raise PeakwardError(
             f"expected a case whose steps are alike, got texts of {case.model}: measure it instead"
         )
-    if isinstance(case, QualityCase):
+    if isinstance(case, QualityCase | NumericsCase):
         raise PeakwardError(
-            f"expected a case whose steps are alike, got the loss of {case.subject}: measure it instead"
+            f"expected a case whose steps are alike, got {case.subject}: measure it instead"
         )
     if isinstance(case, CollectivesCase | LayoutCase):
         raise PeakwardError(

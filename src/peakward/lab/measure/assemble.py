@@ -76,6 +76,7 @@ def measurement(
         quality=answer.quality,
         collectives=answer.collectives,
         ranks=answer.ranks,
+        numerics=answer.numerics,
     )
 
 

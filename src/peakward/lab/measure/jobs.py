@@ -4,17 +4,19 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from statistics import fmean, median
+from time import perf_counter
 from typing import NamedTuple
 from typing import Protocol as Interface
 
 import msgspec
 
+from peakward.lab.debugging import story
 from peakward.lab.inference.speed import speculated
 from peakward.lab.levers.configured_step import ConfiguredStep
 from peakward.lab.levers.given_step import GivenStep
 from peakward.lab.levers.operator_step import PieceStep
 from peakward.lab.levers.ranges import Mark
-from peakward.lab.measure import compile_report, memory
+from peakward.lab.measure import compile_report, memory, probe
 from peakward.lab.measure.messages import (
     Event,
     Measured,
@@ -29,6 +31,7 @@ from peakward.lab.measure.telemetry import Monitor
 from peakward.lab.measure.timer import Report, Timing, time_phases, time_steps
 from peakward.lab.micro.piece import COMPILED
 from peakward.lab.micro.work import piece_work
+from peakward.lab.numerics import subjects as numerics
 from peakward.lab.quality import subjects as quality
 from peakward.records.case import (
     Case,
@@ -36,13 +39,14 @@ from peakward.records.case import (
     MicroCase,
     ModelCase,
     ModuleCase,
+    NumericsCase,
     OperatorCase,
     QualityCase,
     SpeculationCase,
     StepCase,
 )
 from peakward.records.errors import PeakwardError
-from peakward.records.measurement import MemoryUse, Protocol
+from peakward.records.measurement import MemoryUse, Protocol, Run
 
 Tell = Callable[[Event], None]
 
@@ -98,6 +102,8 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
         return _speculate(request.case, bench)
     if isinstance(request.case, QualityCase):
         return _score(request.case, bench)
+    if isinstance(request.case, NumericsCase):
+        return _look(request.case, bench)
     case, protocol = request.case, request.protocol
     clock, watch = bench.site.clock(case.device), bench.site.watch(case.device)
     with built(case, bench) as (prepared, meter):
@@ -192,6 +198,35 @@ def _score(case: QualityCase, bench: Bench) -> Measured:
         n_parameters=work.n_parameters,
         loss=None,
         quality=score.quality,
+    )
+
+
+def _look(case: NumericsCase, bench: Bench) -> Measured:
+    """Looks once, in what counts as one step."""
+    watch = bench.site.watch(case.device)
+    bench.site.enter(case.device)
+    bench.tell(Event(stage="building"))
+    with bench.site.limited(case), bench.site.meter(case.device) as meter:
+        with watch:
+            began = perf_counter()
+            if case.subject == "hunt":
+                found = story.look(case, probe.environment(case.device))
+            else:
+                found = numerics.look(case)
+            run = Run(warmup_s=(), steps_s=(perf_counter() - began,))
+        use = meter.use()
+    memory.check_fits(use, case.memory_limit_bytes)
+    doubt = watch.doubt()
+    return Measured(
+        run=run,
+        doubts=() if doubt is None else (doubt,),
+        phases=(),
+        memory=use,
+        telemetry=watch.telemetry(1),
+        compile=None,
+        n_parameters=None,
+        loss=None,
+        numerics=found,
     )
 
 

@@ -35,6 +35,7 @@ from peakward.records.measurement import (
     Telemetry,
 )
 from peakward.records.memory import MemoryMarks
+from peakward.records.numerics import Numerics
 from peakward.records.op_graph import ModuleCapture
 from peakward.records.parallel import LinkCalibration, RanksWork
 
@@ -184,6 +185,7 @@ class Measured(Message, frozen=True, kw_only=True):
     quality: Quality | None = None
     collectives: LinkCalibration | None = None
     ranks: RanksWork | None = None
+    numerics: Numerics | None = None
 
 
 class Turn(Message, frozen=True, kw_only=True):
