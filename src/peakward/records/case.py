@@ -146,6 +146,8 @@ MicroSubject = Literal[
     "heads",
     "projection",
     "view",
+    "matmul-formats",
+    "scores",
     "sum",
     "dot",
     "variance",

@@ -118,6 +118,11 @@ STUDIES: dict[str, Entry] = {
             uses=Uses(models=1, seq_lens=0, batch_size=0),
         ),
         Entry(
+            name="formats",
+            question="What does each number format hold, what does rounding to it lose, and how fast is it?",
+            uses=Uses(models=0, seq_lens=0, batch_size=0, text=1),
+        ),
+        Entry(
             name="decode",
             question="What does a step of generation take, with and without a cache, and of the bandwidth?",
             uses=Uses(precisions=1),

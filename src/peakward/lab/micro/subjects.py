@@ -5,6 +5,7 @@ from collections.abc import Callable
 from peakward.lab.micro import (
     addition,
     cross_entropy,
+    formats,
     heads,
     matmul,
     matmul_operands,
@@ -28,6 +29,8 @@ BUILDERS: dict[MicroSubject, Callable[[MicroCase], Piece]] = {
     "heads": heads.build,
     "projection": projection.build,
     "view": view.build,
+    "matmul-formats": formats.build_matmul,
+    "scores": formats.build_scores,
     "sum": sums.build_sum,
     "dot": sums.build_dot,
     "variance": sums.build_variance,

@@ -7,6 +7,7 @@ import pytest
 from peakward.lab.micro import (
     addition,
     cross_entropy,
+    formats,
     heads,
     matmul,
     matmul_operands,
@@ -32,6 +33,8 @@ PIECES = {
     "heads": heads.PIECES,
     "projection": projection.PIECES,
     "view": view.PIECES,
+    "matmul-formats": formats.PIECES,
+    "scores": tuple(formats.FLOATS),
     "sum": sums.SUMS,
     "dot": sums.DOTS,
     "variance": sums.VARIANCES,
