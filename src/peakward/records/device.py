@@ -53,6 +53,15 @@ class PeerLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The number of devices that it joins."""
 
 
+class NetworkLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The network between nodes, as systems with such a device are sold."""
+
+    name: str
+    """InfiniBand NDR, 400 Gb/s."""
+    bytes_per_s: SourcedFigure
+    """The rate of one device in one direction: that of the adapters of its node over its devices."""
+
+
 class Device(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One accelerator model with one memory size. Rates are dense. A figure that no source gives is
     absent."""
@@ -77,6 +86,7 @@ class Device(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The power limit of the board as it is sold."""
     link: PeerLink | None = None
     """None where devices reach one another only over their host links."""
+    network: NetworkLink | None = None
     host_link: HostLink | None = None
 
     @property

@@ -82,11 +82,12 @@ def _boards(known: Sequence[Device]) -> Table:
             Column(name="joins", unit="count"),
             Column(name="to all", unit="count"),
             Column(name="to one", unit="count"),
+            Column(name="network", unit="count"),
             Column(name="to host", unit="count"),
         ),
         rows=tuple(_board_row(each) for each in known),
         note="to all: to all others that the link joins together; to one: to any one of them; "
-        "to host: over PCIe",
+        "network: between nodes, as sold; to host: over PCIe",
     )
 
 
@@ -98,6 +99,7 @@ def _board_row(device: Device) -> tuple[Cell, ...]:
         None if device.n_sms is None else device.n_sms.value,
         None if device.power_w is None else device.power_w.value,
         *_link_cells(device.link),
+        None if device.network is None else _giga(device.network.bytes_per_s),
         None if host is None else _giga(host.bytes_per_s),
     )
 
@@ -149,5 +151,7 @@ def _figures(device: Device) -> Iterator[tuple[str, Unit, SourcedFigure | None]]
         yield f"{link.name}, to all", "bytes_per_s", link.bytes_per_s
         yield f"{link.name}, to one", "bytes_per_s", link.pair_bytes_per_s
         yield f"{link.name}, joins", "count", link.n_devices
+    if (network := device.network) is not None:
+        yield f"{network.name}, between nodes", "bytes_per_s", network.bytes_per_s
     if (host := device.host_link) is not None:
         yield host.name, "bytes_per_s", host.bytes_per_s

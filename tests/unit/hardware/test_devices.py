@@ -32,6 +32,7 @@ def figures(row: Device) -> list[SourcedFigure]:
             row.n_sms,
             row.power_w,
             None if host is None else host.bytes_per_s,
+            None if row.network is None else row.network.bytes_per_s,
         ),
         *(() if link is None else (link.bytes_per_s, link.pair_bytes_per_s, link.n_devices)),
     )

@@ -1,0 +1,123 @@
+"""A training step on many GPUs, planned: every layout that fits, what it costs, and the interconnect assumed."""
+
+from typing import ClassVar, Literal
+
+import msgspec
+
+from peakward.records.case import Checkpointing, ModelCase
+from peakward.records.parallel import Collective, Layout
+from peakward.records.result import Result
+
+MeshAxis = Literal["dp", "tp", "pp"]
+LayoutBound = Literal["compute", "data", "tensor", "pipeline", "update"]
+"""The largest part of a step: arithmetic; waiting for gradients and parameters of the data axis, for sums of
+the tensor axis, or for other stages; or the update of the parameters."""
+
+
+class Interconnect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The links that a plan assumes. Rates are of one GPU in one direction, as makers state them."""
+
+    gpus_per_node: int
+    link_name: str
+    """NVLink 4."""
+    link_bytes_per_s: float
+    """To all others of the node together."""
+    network_name: str | None
+    """InfiniBand NDR. None where all ranks are in one node."""
+    network_bytes_per_s: float | None
+    oversubscription: float
+    """What leaves a node shares so many times fewer links above its switch; 1 is non-blocking."""
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One kind of collective of one axis in a step of the slowest rank."""
+
+    axis: MeshAxis
+    collective: Collective
+    n_calls: int
+    sent_bytes: float
+    """That the rank sends; as in `CollectiveTime` for the collective's bus."""
+    time_s: float
+    """Of all calls, without other work."""
+    algorithm: str
+    """NCCL's choice for the largest call: ring or tree, with the protocol."""
+
+
+class RankMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bytes of the rank that needs most, at the peak of its step."""
+
+    parameters_bytes: int
+    """Its own part, and what is gathered of the others' at one time."""
+    gradients_bytes: int
+    optimizer_state_bytes: int
+    activations_bytes: int
+    """Of all micro-batches that are under way at once."""
+    logits_bytes: int
+    temporaries_bytes: int
+    """Copies of weights in another type, inputs, workspaces, and what one block needs beside what it keeps."""
+    context_bytes: int
+    """CUDA's, outside of the allocator."""
+
+    @property
+    def total_bytes(self) -> int:
+        """All of them."""
+        return sum(getattr(self, name) for name in self.__struct_fields__)
+
+
+class LayoutForecast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A layout that fits, and what a step of it takes on its slowest rank. The parts add up to `step_s`."""
+
+    layout: Layout
+    micro_batch_size: int
+    """Sequences of a micro-batch."""
+    checkpointing: Checkpointing
+    step_s: float
+    tokens_per_s: float
+    """Of all GPUs together."""
+    mfu: float | None
+    """Model FLOPs over the dense peak of all GPUs."""
+    compute_s: float
+    """Forward, backward and recomputed passes of the slowest stage."""
+    data_s: float
+    """Waited for collectives of the axis `dp`, and what those that are hidden slow the arithmetic."""
+    tensor_s: float
+    """Waited for collectives of the axis `tp`."""
+    pipeline_s: float
+    """Waited for other stages: the bubble, with the transfers between stages."""
+    update_s: float
+    bound: LayoutBound
+    traffic: tuple[Traffic, ...]
+    memory: RankMemory
+
+    @property
+    def bubble(self) -> float:
+        """The share of the step that the slowest rank waits for other stages."""
+        return self.pipeline_s / self.step_s
+
+
+class LayoutPlan(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A training step on so many GPUs of one kind: the layouts that fit, the fastest first. Nothing was run."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("layouts",)
+
+    case: ModelCase
+    """Its batch is that of one GPU: a rank of the data axis has that of all ranks behind it."""
+    command: str
+    device: str
+    """The device's key in the catalogue."""
+    device_name: str
+    n_gpus: int
+    n_parameters: int
+    limit_bytes: int
+    """Of one GPU."""
+    interconnect: Interconnect
+    layouts: tuple[LayoutForecast, ...]
+    n_fitting: int
+    """Layouts that fit; `layouts` has the fastest of them."""
+    n_too_large: int
+    """Layouts that need more memory."""
+    smallest_bytes: int | None
+    """What the smallest layout needs, where none fits."""
+    refused: tuple[str, ...] = ()
+    """Axes that were left out, and why."""
+    notes: tuple[str, ...] = ()
