@@ -1,0 +1,305 @@
+"""Every layout of a training step on so many GPUs: which there are, which fit, and how fast each is."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, get_args
+
+from peakward.hardware.devices import least_memory_bytes
+from peakward.prediction.floor import compute_type, peak_flops_per_s
+from peakward.prediction.flops import step_flops
+from peakward.prediction.parallel.collectives import N_CHANNELS
+from peakward.prediction.parallel.price import Candidate, memory, price
+from peakward.prediction.parallel.rank_costs import CostTable, expect_known
+from peakward.prediction.parameters import n_parameters
+from peakward.prediction.planning.site import Site
+from peakward.records.case import ModelCase
+from peakward.records.device import Device
+from peakward.records.errors import PeakwardError
+from peakward.records.layouts import Interconnect, LayoutForecast, LayoutPlan
+from peakward.records.model_shape import ModelShape
+from peakward.records.parallel import SHARDING, DataStrategy, Layout, Schedule, expect_layout
+
+MICRO_BATCH_SIZES = (1, 2, 4, 8, 16)
+STAGES_PER_RANK = (1, 2, 4)
+MOST_STAGES = 64
+"""Of a pipeline; more only where that is asked for."""
+N_SHOWN = 100
+"""Layouts that a plan holds. All that fit are timed."""
+STRATEGIES: tuple[DataStrategy, ...] = ("ddp", "overlapped", "zero1", "zero2", "fsdp")
+"""Those that a layout may be chosen with: the naive ones are left to the study."""
+
+
+class Asked(NamedTuple):
+    """What is fixed of the layouts; None leaves it to the plan."""
+
+    tp: int | None = None
+    pp: int | None = None
+    data: DataStrategy | None = None
+    micro_batch_size: int | None = None
+    checkpointing: str | None = None
+    reduce_bytes: int = 2
+    """Of an element of a gradient while `zero2` and `fsdp` add it up."""
+
+
+class Network(NamedTuple):
+    """What is known of the cluster beyond its devices; None is as such devices are sold."""
+
+    gpus_per_node: int | None = None
+    bytes_per_s: float | None = None
+    """Of one GPU in one direction."""
+    oversubscription: float = 1.0
+
+
+def interconnect(device: Device, n_gpus: int, network: Network) -> Interconnect:
+    """The links between so many of these devices.
+
+    Raises:
+        PeakwardError: no link inside a node, more in a node than it joins, or no known network between nodes.
+    """
+    link = device.link
+    if link is None:
+        raise PeakwardError(
+            f"expected a device with a link to its neighbours, got {device.name}: rates through the host "
+            "depend on its board"
+        )
+    most = int(link.n_devices.value)
+    per_node = most if network.gpus_per_node is None else network.gpus_per_node
+    if per_node > most:
+        raise PeakwardError(
+            f"expected at most {most} GPUs in a node, which {link.name} joins, got {per_node}"
+        )
+    per_node = min(per_node, n_gpus)
+    if n_gpus % per_node:
+        raise PeakwardError(
+            f"expected a number of GPUs that nodes of {per_node} make up, got {n_gpus}: give "
+            "--gpus-per-node, or a multiple"
+        )
+    between = device.network
+    name = None if between is None else between.name
+    rate = None if between is None else between.bytes_per_s.value
+    if network.bytes_per_s is not None:
+        name, rate = "as given", network.bytes_per_s
+    if n_gpus == per_node:
+        name = rate = None
+    elif rate is None:
+        raise PeakwardError(
+            f"expected a network between nodes, got none catalogued for {device.name}: give --network in "
+            "GB/s a GPU"
+        )
+    return Interconnect(
+        gpus_per_node=per_node,
+        link_name=link.name,
+        link_bytes_per_s=link.bytes_per_s.value,
+        network_name=name,
+        network_bytes_per_s=rate,
+        oversubscription=network.oversubscription,
+    )
+
+
+def layout_plan(
+    case: ModelCase,
+    on: Site,
+    n_gpus: int,
+    *,
+    asked: Asked = Asked(),
+    network: Network = Network(),
+    command: str,
+    notes: tuple[str, ...] = (),
+) -> LayoutPlan:
+    """All layouts of the case on so many of the device that fit, the fastest first.
+
+    Args:
+        case: its batch is that of one GPU, so that all layouts compute as much.
+
+    Raises:
+        PeakwardError: a case or a device that cannot be priced, or a wish that no layout fulfils.
+    """
+    expect_known(case)
+    if on.model is None:
+        raise PeakwardError(on.why_no_model)
+    links = interconnect(on.device, n_gpus, network)
+    refused = _expect_possible(case.model, n_gpus, links, asked)
+    table, taken = CostTable(case, on.model), N_CHANNELS / on.model.n_sms
+    limit = on.limit_bytes(case.memory_limit_bytes)
+    found: list[LayoutForecast] = []
+    too_large: list[int] = []
+    for given in candidates(case, n_gpus, links, asked):
+        costs = table.of(given.micro_batch_size, given.layout.tp, given.layout.data)
+        needed = memory(case, given, costs)
+        if needed.total_bytes > limit:
+            too_large.append(needed.total_bytes)
+            continue
+        priced = price(case, given, costs, links, taken)
+        found.append(
+            LayoutForecast(
+                layout=given.layout,
+                micro_batch_size=given.micro_batch_size,
+                checkpointing="every-block" if given.recomputed else "none",
+                step_s=priced.step_s,
+                tokens_per_s=n_gpus * case.workload.tokens_per_step / priced.step_s,
+                mfu=_mfu(case, on.device, priced.step_s),
+                compute_s=priced.compute_s,
+                data_s=priced.data_s,
+                tensor_s=priced.tensor_s,
+                pipeline_s=priced.pipeline_s,
+                update_s=priced.update_s,
+                bound=priced.bound,
+                traffic=priced.traffic,
+                memory=needed,
+            )
+        )
+    if not found and not too_large:
+        raise PeakwardError(
+            "expected a batch that a layout's micro-batches divide, got none: change --batch-size, which is "
+            "that of one GPU, or fix less of the layout"
+        )
+    found.sort(key=lambda each: (each.step_s, each.memory.total_bytes))
+    return LayoutPlan(
+        case=case,
+        command=command,
+        device=on.device.key,
+        device_name=on.device.name,
+        n_gpus=n_gpus,
+        n_parameters=n_parameters(case.model),
+        limit_bytes=limit,
+        interconnect=links,
+        layouts=tuple(found[:N_SHOWN]),
+        n_fitting=len(found),
+        n_too_large=len(too_large),
+        smallest_bytes=min(too_large) if not found else None,
+        refused=refused,
+        notes=notes,
+    )
+
+
+def _mfu(case: ModelCase, device: Device, step_s: float) -> float | None:
+    peak = peak_flops_per_s(device, compute_type(case))
+    return None if peak is None else (step_flops(case) or 0.0) / peak / step_s
+
+
+def candidates(
+    case: ModelCase, n_gpus: int, links: Interconnect, asked: Asked
+) -> Iterator[Candidate]:
+    """The layouts of so many ranks that the engine takes, each with its micro-batches and checkpointing."""
+    shape = case.model
+    for tp in _tensor_sizes(shape, n_gpus, links, asked):
+        for pp in _pipeline_sizes(shape, n_gpus // tp, asked):
+            dp = n_gpus // (tp * pp)
+            own = case.workload.batch_size * tp * pp
+            for data in (asked.data,) if asked.data else _strategies(dp):
+                for size in MICRO_BATCH_SIZES if asked.micro_batch_size is None else (
+                    asked.micro_batch_size,
+                ):
+                    if own % size:
+                        continue
+                    for schedule, per_rank in _schedules(shape, pp, own // size):
+                        layout = Layout(
+                            dp=dp,
+                            data=data,
+                            tp=tp,
+                            pp=pp,
+                            n_micro_batches=own // size,
+                            schedule=schedule,
+                            stages_per_rank=per_rank,
+                        )
+                        if _is_taken(layout, n_gpus):
+                            for recomputed in _recomputations(asked):
+                                yield Candidate(layout, size, recomputed, asked.reduce_bytes)
+
+
+def _strategies(dp: int) -> tuple[DataStrategy, ...]:
+    """Without ranks of the data axis all are one."""
+    return STRATEGIES if dp > 1 else ("ddp",)
+
+
+def _recomputations(asked: Asked) -> tuple[float, ...]:
+    return {"none": (0.0,), "every-block": (1.0,)}.get(asked.checkpointing or "", (0.0, 1.0))
+
+
+def _is_taken(layout: Layout, n_gpus: int) -> bool:
+    """Whether the engine takes the layout; and of equal ones, only the first."""
+    if layout.data == "overlapped" and layout.tp == 1:
+        return False
+    try:
+        expect_layout(layout, n_gpus)
+    except PeakwardError:
+        return False
+    return True
+
+
+def _schedules(shape: ModelShape, pp: int, n_micro: int) -> Iterator[tuple[Schedule, int]]:
+    """1F1B, and the interleaved one with as many stages a rank as there are blocks for."""
+    yield "1f1b", 1
+    if pp == 1:
+        return
+    for per_rank in STAGES_PER_RANK[1:]:
+        if pp * per_rank <= shape.n_layers and n_micro % max(1, n_micro // pp) == 0:
+            yield "interleaved", per_rank
+
+
+def _tensor_sizes(
+    shape: ModelShape, n_gpus: int, links: Interconnect, asked: Asked
+) -> Sequence[int]:
+    if asked.tp is not None:
+        return (asked.tp,)
+    sizes = (2**at for at in range(links.gpus_per_node.bit_length()))
+    return [
+        each
+        for each in sizes
+        if links.gpus_per_node % each == 0 and n_gpus % each == 0 and not unsplittable(shape, each)
+    ]
+
+
+def _pipeline_sizes(shape: ModelShape, n_ranks: int, asked: Asked) -> Sequence[int]:
+    if asked.pp is not None:
+        return (asked.pp,)
+    most = min(n_ranks, shape.n_layers, MOST_STAGES)
+    return [each for each in range(1, most + 1) if n_ranks % each == 0]
+
+
+def unsplittable(shape: ModelShape, n_ranks: int) -> str | None:
+    """Why so many ranks of tensor parallelism cannot share the model, as `lab/parallel/tensor.py` has it."""
+    for name in ("n_heads", "n_kv_heads", "d_ff", "vocab_size"):
+        if (size := getattr(shape, name)) % n_ranks:
+            return (
+                f"expected {name} that {n_ranks} ranks of tensor parallelism can share, got {size}: take a "
+                "divisor of it"
+            )
+    if n_ranks > 1 and shape.positions == "alibi":
+        return "expected no ALiBi for tensor parallelism, got alibi: take fsdp"
+    return None
+
+
+def _expect_possible(
+    shape: ModelShape, n_gpus: int, links: Interconnect, asked: Asked
+) -> tuple[str, ...]:
+    """What is left out, with its reason.
+
+    Raises:
+        PeakwardError: a wish that cannot be.
+    """
+    tp, pp = asked.tp or 1, asked.pp or 1
+    if tp * pp > n_gpus:
+        raise PeakwardError(
+            f"expected at most {n_gpus} ranks, one a GPU, got tp {tp} × pp {pp}: take more GPUs, or "
+            "smaller axes"
+        )
+    if n_gpus % (tp * pp):
+        raise PeakwardError(
+            f"expected axes that divide {n_gpus} GPUs, got tp {tp} × pp {pp}: change one of them"
+        )
+    if tp > links.gpus_per_node:
+        raise PeakwardError(
+            f"expected tensor parallelism inside of a node of {links.gpus_per_node} GPUs, got tp {tp}"
+        )
+    if (reason := unsplittable(shape, tp)) is not None:
+        raise PeakwardError(reason)
+    if pp > shape.n_layers:
+        raise PeakwardError(
+            f"expected at least a block for each of {pp} stages, got {shape.n_layers}: take fewer"
+        )
+    if asked.data is not None and asked.data not in STRATEGIES:
+        raise PeakwardError(f"expected one of {', '.join(STRATEGIES)}, got {asked.data}")
+    if asked.tp is not None:
+        return ()
+    left_out = (unsplittable(shape, 2**at) for at in range(links.gpus_per_node.bit_length()))
+    return tuple(each for each in left_out if each is not None)

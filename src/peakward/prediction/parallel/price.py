@@ -1,0 +1,400 @@
+"""One layout priced: the time of a step on its slowest rank, what is sent, and the memory of its largest rank.
+
+The engine is the one of `lab/parallel`. It decides what is counted: `fully_shard` gathers in 16 bits and keeps
+shards in the parameters' own type; DistributedDataParallel reduces gradients in theirs; in a pipeline sharded
+gradients are reduced after the last backward pass, with nothing beside it (torch 2.11, `perform_reduce_grad`),
+and a backward pass leaves its parameters gathered for the next forward pass.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from peakward.prediction.memory.peak import CONTEXT_BYTES
+from peakward.prediction.parallel.collectives import Group, Transfer, collective, group
+from peakward.prediction.parallel.rank_costs import COMPUTE_BYTES, ITEM_BYTES, RankCosts
+from peakward.prediction.parallel.schedule import (
+    StageSeconds,
+    Work,
+    buckets,
+    data_pass,
+    n_under_way,
+    pipeline_s,
+)
+from peakward.records.case import ModelCase
+from peakward.records.layouts import Interconnect, LayoutBound, MeshAxis, RankMemory, Traffic
+from peakward.records.parallel import SHARDING, Collective, Layout
+
+MIB = 2**20
+DDP_BUCKET_BYTES, OVERLAPPED_BYTES = 100 * MIB, 32 * MIB
+"""Of `lab/parallel/data.py`, where a layout states none."""
+GATHERED_BLOCKS = 2
+"""The one that computes and the one that is gathered ahead of it."""
+
+
+class Candidate(NamedTuple):
+    """A layout of a case, and what else is chosen with it."""
+
+    layout: Layout
+    micro_batch_size: int
+    recomputed: float
+    """Share of a block's forward pass that its backward pass runs again: 1 with every-block."""
+    reduce_bytes: int = COMPUTE_BYTES
+    """Of an element of a gradient while `fully_shard` adds it up."""
+    reduces_each: bool = False
+    """Whether shards are reduced after every micro-batch. Our engine reduces once, and holds gradients whole."""
+
+
+class Priced(NamedTuple):
+    """The parts of a step, which add up to it."""
+
+    compute_s: float
+    data_s: float
+    tensor_s: float
+    pipeline_s: float
+    update_s: float
+    traffic: tuple[Traffic, ...]
+
+    @property
+    def step_s(self) -> float:
+        """All of it."""
+        return sum(self[:5])
+
+    @property
+    def bound(self) -> LayoutBound:
+        """The largest part."""
+        names: tuple[LayoutBound, ...] = ("compute", "data", "tensor", "pipeline", "update")
+        return max(zip(self[:5], names, strict=True))[1]
+
+
+class _Stage(NamedTuple):
+    """What a rank has of one stage."""
+
+    n_blocks: int
+    is_first: bool
+    is_last: bool
+
+    def parameters(self, costs: RankCosts) -> int:
+        """On one rank, before the data axis splits them."""
+        return self.n_blocks * costs.block_parameters + self.rest(costs)
+
+    def rest(self, costs: RankCosts) -> int:
+        """Of the embedding and the readout."""
+        return self.is_first * costs.embedding_parameters + self.is_last * costs.readout_parameters
+
+
+@lru_cache(maxsize=1024)
+def _stages(n_layers: int, n_stages: int) -> tuple[_Stage, ...]:
+    """Blocks that do not divide go to the first stages, as `lab/parallel/pipeline.py` cuts them."""
+    return tuple(
+        _Stage(n_layers // n_stages + (at < n_layers % n_stages), at == 0, at == n_stages - 1)
+        for at in range(n_stages)
+    )
+
+
+class _Sent:
+    """The calls of a rank's step, added up by axis and collective."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[MeshAxis, Collective], list[tuple[float, Transfer]]] = {}
+
+    def add(self, axis: MeshAxis, kind: Collective, n_calls: float, one: Transfer) -> None:
+        if n_calls and one.sent_bytes:
+            self._found.setdefault((axis, kind), []).append((n_calls, one))
+
+    def traffic(self) -> tuple[Traffic, ...]:
+        return tuple(
+            Traffic(
+                axis=axis,
+                collective=kind,
+                n_calls=round(sum(n for n, _ in calls)),
+                sent_bytes=sum(n * one.sent_bytes for n, one in calls),
+                time_s=sum(n * one.time_s for n, one in calls),
+                algorithm=max(calls, key=lambda each: each[1].sent_bytes)[1].algorithm,
+            )
+            for (axis, kind), calls in self._found.items()
+        )
+
+
+class _Links(NamedTuple):
+    """The groups of one rank."""
+
+    dp: Group
+    tp: Group
+    hop: Group
+    """Two neighbouring stages."""
+    all: Interconnect
+
+    def over_dp(self, kind: Collective, n_bytes: float) -> Transfer:
+        return collective(kind, n_bytes, self.dp, self.all)
+
+    def over_tp(self, kind: Collective, n_bytes: float) -> Transfer:
+        return collective(kind, n_bytes, self.tp, self.all)
+
+
+def _links(layout: Layout, links: Interconnect) -> _Links:
+    """The mesh is (pp, dp, tp), the last with neighbouring ranks (`lab/parallel/ranks.py`)."""
+    per_node, stride = links.gpus_per_node, layout.tp * layout.dp
+    return _Links(
+        group(layout.dp, layout.tp, per_node),
+        group(layout.tp, 1, per_node),
+        group(2, stride, per_node) if layout.pp > 1 else Group(1, 1),
+        links,
+    )
+
+
+class _Passes(NamedTuple):
+    """The passes of one micro-batch through one stage."""
+
+    compute: StageSeconds
+    """Without any collective."""
+    tensor: StageSeconds
+    """Waiting for sums of the tensor axis."""
+    data: StageSeconds
+    """Waiting for, or slowed by, collectives of the data axis, before the last micro-batch."""
+    reduced_s: float
+    """What reducing the gradients adds to the last backward pass."""
+
+    @property
+    def total(self) -> StageSeconds:
+        return StageSeconds(*(a + b + c for a, b, c in zip(*self[:3], strict=True)))
+
+
+def price(
+    case: ModelCase, given: Candidate, costs: RankCosts, links: Interconnect, taken: float
+) -> Priced:
+    """The time of a step.
+
+    Args:
+        costs: of a micro-batch, on a rank of the layout's tensor axis.
+        taken: the share of the multiprocessors that a collective takes.
+    """
+    layout, m = given.layout, given.layout.n_micro_batches
+    over, sent = _links(layout, links), _Sent()
+    stages = _stages(case.model.n_layers, layout.pp * layout.stages_per_rank)
+    passes = {each: _passes(case, given, each, costs, over, taken) for each in dict.fromkeys(stages)}
+    by_rank = [stages[rank :: layout.pp] for rank in range(layout.pp)]
+
+    def busy_s(own: Sequence[_Stage]) -> float:
+        return sum(sum(passes[each].total) for each in own)
+
+    slowest = max(by_rank, key=busy_s)
+    compute_s = m * sum(sum(passes[each].compute) for each in slowest)
+    tensor_s = m * sum(sum(passes[each].tensor) for each in slowest)
+    data_s = m * sum(sum(passes[each].data) for each in slowest)
+    waited_s = 0.0
+    if layout.pp > 1:
+        act = collective("point-to-point", _activation_bytes(case, given), over.hop, links)
+        seconds = tuple(passes[each].total for each in stages)
+        whole_s = pipeline_s(seconds, layout.pp, m, layout.schedule, act.time_s)
+        waited_s = whole_s - (compute_s + tensor_s + data_s)
+        # Forward and back, of every stage but the ends'.
+        sent.add("pp", "point-to-point", 2 * m * layout.stages_per_rank, act)
+        if case.model.tied_head:
+            ends = Group(2, 1)
+            n_bytes = ITEM_BYTES[case.configuration.precision] * costs.embedding_parameters
+            tie = collective("all-reduce", n_bytes, ends, links)
+            sent.add("pp", "all-reduce", 1, tie)
+            waited_s += tie.time_s
+    data_s += max(sum(passes[each].reduced_s for each in own) for own in by_rank)
+    parameters = max(sum(each.parameters(costs) for each in own) for own in by_rank)
+    update_s = costs.update_s * parameters
+    if layout.data in (*SHARDING, "zero1"):
+        update_s /= layout.dp
+    if layout.data == "zero1" and layout.dp > 1:
+        item = ITEM_BYTES[case.configuration.precision]
+        whole = over.over_dp("all-gather", item * parameters)
+        sent.add("dp", "all-gather", 1, whole)
+        data_s += whole.time_s
+    _add_tensor(sent, case, given, slowest, over)
+    _add_data(sent, case, given, slowest, costs, over)
+    return Priced(compute_s, data_s, tensor_s, waited_s, update_s, sent.traffic())
+
+
+def _activation_bytes(case: ModelCase, given: Candidate) -> float:
+    """What goes from rank to rank of a micro-batch, in 16 bits."""
+    tokens = given.micro_batch_size * case.workload.seq_len
+    return float(tokens * case.model.d_model * COMPUTE_BYTES)
+
+
+def _logits_bytes(case: ModelCase, given: Candidate) -> float:
+    tokens = given.micro_batch_size * case.workload.seq_len
+    return float(tokens * case.model.vocab_size * COMPUTE_BYTES)
+
+
+def _passes(
+    case: ModelCase,
+    given: Candidate,
+    stage: _Stage,
+    costs: RankCosts,
+    over: _Links,
+    taken: float,
+) -> _Passes:
+    layout, again = given.layout, given.recomputed
+    sum_s = over.over_tp("all-reduce", _activation_bytes(case, given)).time_s
+    logits_s = over.over_tp("all-gather", _logits_bytes(case, given)).time_s
+    block = costs.block
+    compute = StageSeconds(
+        stage.n_blocks * block.forward_s
+        + stage.is_first * costs.embedding.forward_s
+        + stage.is_last * costs.readout.forward_s,
+        stage.n_blocks * (block.backward_s + again * block.forward_s)
+        + stage.is_first * costs.embedding.backward_s
+        + stage.is_last * costs.readout.backward_s,
+    )
+    tensor = StageSeconds(
+        (2 * stage.n_blocks + stage.is_first) * sum_s + stage.is_last * logits_s,
+        (2 * (1 + again) * stage.n_blocks + stage.is_last) * sum_s,
+    )
+    if layout.dp == 1:
+        return _Passes(compute, tensor, StageSeconds(0.0, 0.0), 0.0)
+    forward_s = block.forward_s + 2 * sum_s
+    backward_s = block.backward_s + again * block.forward_s + 2 * (1 + again) * sum_s
+    gather_s, rest_gather_s, reduce_s, rest_reduce_s = _collectives_s(
+        case, given, stage, costs, over
+    )
+    into = Work(costs.embedding.forward_s if stage.is_first else 0.0, rest_gather_s)
+    ahead = [into, *[Work(forward_s, gather_s)] * stage.n_blocks]
+    ahead.append(Work(costs.readout.forward_s + logits_s if stage.is_last else 0.0))
+    gathers_again = gather_s if layout.data == "fsdp" else 0.0
+    out = Work(costs.readout.backward_s + sum_s if stage.is_last else 0.0)
+    back = [out, *[Work(backward_s, gathers_again)] * stage.n_blocks]
+    back.append(Work(costs.embedding.backward_s if stage.is_first else 0.0))
+    ahead_s = data_pass(ahead, taken, is_backward=False)[1]
+    back_s = data_pass(back, taken, is_backward=True)[1]
+    if layout.pp > 1 and layout.data in SHARDING:
+        # The pass before has left them gathered; the first one's wait is told once.
+        tail_s = stage.n_blocks * reduce_s + rest_reduce_s
+        return _Passes(compute, tensor, StageSeconds(0.0, back_s), ahead_s + tail_s)
+    blocks = [each._replace(reduce_s=reduce_s) for each in back[1:-1]]
+    last = [out, *blocks, back[-1]._replace(reduce_s=rest_reduce_s)]
+    if layout.data not in SHARDING:
+        sizes = [0, *[costs.block_parameters] * stage.n_blocks, stage.rest(costs)]
+        item = ITEM_BYTES[case.configuration.precision]
+        last = buckets(last, [item * each for each in sizes], _bucket_bytes(layout))
+    reduced_s = data_pass(last, taken, is_backward=True)[1] - back_s
+    if given.reduces_each:
+        return _Passes(compute, tensor, StageSeconds(ahead_s, back_s + reduced_s), 0.0)
+    return _Passes(compute, tensor, StageSeconds(ahead_s, back_s), reduced_s)
+
+
+def _bucket_bytes(layout: Layout) -> float:
+    if layout.bucket_mb is not None:
+        return layout.bucket_mb * MIB
+    return OVERLAPPED_BYTES if layout.data == "overlapped" else DDP_BUCKET_BYTES
+
+
+def _collectives_s(
+    case: ModelCase, given: Candidate, stage: _Stage, costs: RankCosts, over: _Links
+) -> tuple[float, float, float, float]:
+    """Of the data axis: a block's gathering, that of the rest, a block's reduction, that of the rest. Buckets
+    are reduced at the rate of a whole one."""
+    block, rest = costs.block_parameters, stage.rest(costs)
+    if given.layout.data in SHARDING:
+        gathers = [over.over_dp("all-gather", COMPUTE_BYTES * each) for each in (block, rest)]
+        sums = [over.over_dp("reduce-scatter", given.reduce_bytes * each) for each in (block, rest)]
+        return gathers[0].time_s, gathers[1].time_s, sums[0].time_s, sums[1].time_s
+    item = ITEM_BYTES[case.configuration.precision]
+    bucket = _bucket_bytes(given.layout)
+    whole = over.over_dp("all-reduce", max(bucket, item * min(block, bucket / item)))
+    of_byte_s = whole.time_s / max(bucket, 1.0)
+    return 0.0, 0.0, of_byte_s * item * block, of_byte_s * item * rest
+
+
+def _add_tensor(
+    sent: _Sent, case: ModelCase, given: Candidate, own: Sequence[_Stage], over: _Links
+) -> None:
+    m = given.layout.n_micro_batches
+    n_sums = sum(
+        (4 + 2 * given.recomputed) * each.n_blocks + each.is_first + each.is_last for each in own
+    )
+    sum_ = over.over_tp("all-reduce", _activation_bytes(case, given))
+    sent.add("tp", "all-reduce", m * n_sums, sum_)
+    n_last = sum(each.is_last for each in own)
+    sent.add("tp", "all-gather", m * n_last, over.over_tp("all-gather", _logits_bytes(case, given)))
+
+
+def _add_data(
+    sent: _Sent,
+    case: ModelCase,
+    given: Candidate,
+    own: Sequence[_Stage],
+    costs: RankCosts,
+    over: _Links,
+) -> None:
+    layout = given.layout
+    n_blocks, rest = sum(each.n_blocks for each in own), sum(each.rest(costs) for each in own)
+    if layout.data not in SHARDING:
+        item = ITEM_BYTES[case.configuration.precision]
+        n_bytes = item * (n_blocks * costs.block_parameters + rest)
+        n_calls = max(1, round(n_bytes / max(_bucket_bytes(layout), 1.0)))
+        sent.add("dp", "all-reduce", n_calls, over.over_dp("all-reduce", n_bytes / n_calls))
+        return
+    m = layout.n_micro_batches
+    whole_block = over.over_dp("all-gather", COMPUTE_BYTES * costs.block_parameters)
+    per_block = {"fsdp": 2 * m if layout.pp == 1 else m + 1}.get(layout.data, 1 if layout.pp > 1 else m)
+    sent.add("dp", "all-gather", n_blocks * per_block, whole_block)
+    n_rest = m if layout.pp == 1 else 1
+    sent.add("dp", "all-gather", n_rest, over.over_dp("all-gather", COMPUTE_BYTES * rest))
+    summed = over.over_dp("reduce-scatter", given.reduce_bytes * costs.block_parameters)
+    n_sums = m if given.reduces_each else 1
+    sent.add("dp", "reduce-scatter", n_sums * n_blocks, summed)
+    rest_summed = over.over_dp("reduce-scatter", given.reduce_bytes * rest)
+    sent.add("dp", "reduce-scatter", n_sums, rest_summed)
+
+
+# Memory of the rank that needs most.
+
+
+def memory(case: ModelCase, given: Candidate, costs: RankCosts) -> RankMemory:
+    """Of the first and the last rank of the pipeline, the one that needs more: the first has most micro-batches
+    under way, the last has the logits."""
+    layout = given.layout
+    stages = _stages(case.model.n_layers, layout.pp * layout.stages_per_rank)
+    found = [
+        _of_rank(case, given, costs, rank, stages[rank :: layout.pp])
+        for rank in dict.fromkeys((0, layout.pp - 1))
+    ]
+    return max(found, key=lambda each: each.total_bytes)
+
+
+def _of_rank(
+    case: ModelCase, given: Candidate, costs: RankCosts, rank: int, own: Sequence[_Stage]
+) -> RankMemory:
+    layout = given.layout
+    item = ITEM_BYTES[case.configuration.precision]
+    n_blocks, has_last = sum(each.n_blocks for each in own), any(each.is_last for each in own)
+    p, rest = sum(each.parameters(costs) for each in own), sum(each.rest(costs) for each in own)
+    held, summed, moments = item * p, item * p, 2 * item * p
+    if layout.data in SHARDING:
+        blocks = GATHERED_BLOCKS * costs.block_parameters + rest
+        gathered = p if layout.data == "zero2" or layout.pp > 1 else min(p, blocks)
+        is_whole = layout.n_micro_batches > 1 and not given.reduces_each
+        waiting = p if is_whole else min(p, costs.block_parameters + rest)
+        held = item * p // layout.dp + COMPUTE_BYTES * gathered
+        summed = item * p // layout.dp + COMPUTE_BYTES * waiting
+        moments //= layout.dp
+    elif layout.data == "zero1":
+        moments //= layout.dp
+    under_way = 1
+    if layout.pp > 1:
+        under_way = n_under_way(
+            rank, layout.pp, layout.stages_per_rank, layout.n_micro_batches, layout.schedule
+        )
+    blocks_kept = n_blocks * under_way / layout.stages_per_rank
+    casts = costs.casts_bytes * n_blocks
+    if given.recomputed == 1:
+        activations = blocks_kept * costs.input_bytes + costs.kept_bytes
+        casts = costs.casts_bytes
+    else:
+        activations = blocks_kept * costs.kept_bytes
+    return RankMemory(
+        parameters_bytes=held,
+        gradients_bytes=summed,
+        optimizer_state_bytes=moments,
+        activations_bytes=round(activations),
+        logits_bytes=costs.logits_bytes if has_last else 0,
+        temporaries_bytes=costs.other_bytes + casts,
+        context_bytes=CONTEXT_BYTES,
+    )
+

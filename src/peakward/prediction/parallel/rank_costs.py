@@ -1,0 +1,198 @@
+"""What one rank computes and holds for a micro-batch: a block, the embedding, the readout with its loss.
+
+A rank of tensor parallelism has its share of the heads and of the feed-forward width; norms are whole on every
+rank, and so are the logits and their loss (`lab/parallel/tensor.py`). So a block of such a rank is the block of
+a narrower model, whose time and memory `prediction` knows. Strategies of `fully_shard` compute in 16 bits where
+a single GPU has autocast (`MixedPrecisionPolicy`): no casts, and a residual stream of half the size.
+"""
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from peakward.prediction.memory.peak import peak_memory
+from peakward.prediction.parameters import embedding_parameters, n_parameters
+from peakward.prediction.time.device_model import DeviceModel
+from peakward.prediction.time.step import step_time
+from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Phase
+from peakward.records.model_shape import ModelShape
+from peakward.records.parallel import SHARDING, DataStrategy
+from peakward.records.prediction import StepTime
+
+Part = Literal["blocks", "embedding", "readout"]
+ITEM_BYTES = {"bf16-mixed": 4, "bf16": 2}
+"""Of a parameter, its gradient and each of its moments, by precision: autocast is over fp32 parameters, and
+`fully_shard` keeps its shards in fp32 too."""
+COMPUTE_BYTES = 2
+"""Of an element of what is gathered and of what goes from rank to rank, in 16 bits."""
+
+
+class Seconds(NamedTuple):
+    """Of the two passes of one micro-batch."""
+
+    forward_s: float
+    backward_s: float
+
+
+class RankCosts(NamedTuple):
+    """Of one rank and one micro-batch; parameters are counted on this rank before the data axis splits them."""
+
+    block: Seconds
+    embedding: Seconds
+    readout: Seconds
+    block_parameters: int
+    embedding_parameters: int
+    readout_parameters: int
+    """The output layer, and the last norm. A tied head counts in both places."""
+    kept_bytes: int
+    """What a block keeps for its backward pass."""
+    input_bytes: int
+    """A block's input, which is what a recomputed block keeps, and what goes on to the next stage."""
+    logits_bytes: int
+    casts_bytes: int
+    """A block's weights in 16 bits, which autocast keeps through the pass."""
+    other_bytes: int
+    """Inputs, workspaces and what else one block and the readout need at the peak."""
+    update_s: float
+    """Of one parameter, where the update is limited by the device."""
+
+
+def compute_precision(precision: str, data: DataStrategy) -> str:
+    """The precision that a strategy's passes have where the case's is such."""
+    return "bf16" if data in SHARDING else precision
+
+
+class CostTable:
+    """`rank_costs` of a case on a device, each computed once."""
+
+    def __init__(self, case: ModelCase, on: DeviceModel) -> None:
+        self._case, self._on = case, on
+        self._known: dict[tuple[int, int, str], RankCosts] = {}
+
+    def of(self, micro_batch_size: int, tp: int, data: DataStrategy) -> RankCosts:
+        """As `rank_costs`; passes have the precision of the strategy."""
+        precision = compute_precision(self._case.configuration.precision, data)
+        key = (micro_batch_size, tp, precision)
+        if key not in self._known:
+            self._known[key] = rank_costs(self._case, *key, self._on)
+        return self._known[key]
+
+
+def rank_costs(
+    case: ModelCase, micro_batch_size: int, tp: int, precision: str, on: DeviceModel
+) -> RankCosts:
+    """
+    Args:
+        case: a training step; its batch, its accumulation and its checkpointing are left aside.
+        tp: the ranks of tensor parallelism.
+        precision: of the passes, as `compute_precision` has it; the update is in the case's own.
+
+    Raises:
+        PeakwardError: a setting whose time or memory is not predicted.
+    """
+    shape, settings = case.model, case.configuration
+    passes = msgspec.structs.replace(settings, precision=precision, checkpointing="none")
+    one, two = (_narrow(shape, tp, n_layers) for n_layers in (1, 2))
+    time = step_time(_case(one, micro_batch_size, case, passes, "forward_backward"), on)
+    longer = step_time(_case(two, micro_batch_size, case, passes, "forward_backward"), on)
+    held, more = (
+        peak_memory(_case(each, micro_batch_size, case, passes, "forward_backward")).peak
+        for each in (one, two)
+    )
+    tokens = micro_batch_size * case.workload.seq_len
+    casts_bytes = max(0, more.weight_casts_bytes - held.weight_casts_bytes)
+    item = 4 if precision == "bf16-mixed" else COMPUTE_BYTES
+    return RankCosts(
+        block=Seconds(*(_block_s(longer, time, phase) for phase in ("forward", "backward"))),
+        embedding=_of_part(time, "embedding", 1),
+        readout=_of_part(time, "readout", tp),
+        block_parameters=n_parameters(two) - n_parameters(one),
+        embedding_parameters=embedding_parameters(shape) // tp,
+        readout_parameters=shape.vocab_size * shape.d_model // tp + shape.d_model,
+        kept_bytes=more.activations_bytes - held.activations_bytes,
+        input_bytes=tokens * shape.d_model * item,
+        logits_bytes=held.logits_bytes,
+        casts_bytes=casts_bytes,
+        other_bytes=held.temporaries_bytes
+        + held.inputs_bytes
+        + held.workspace_bytes
+        + held.rounding_bytes
+        + max(0, held.weight_casts_bytes - casts_bytes) // tp,
+        update_s=_update_s(one, case, on),
+    )
+
+
+def _update_s(shape: ModelShape, case: ModelCase, on: DeviceModel) -> float:
+    settings = msgspec.structs.replace(case.configuration, checkpointing="none")
+    found = step_time(_case(shape, 1, case, settings, "train_step"), on)
+    update_s = sum(each.device_s for each in found.phases if each.phase == "optimizer")
+    return update_s / n_parameters(shape)
+
+
+def _narrow(shape: ModelShape, tp: int, n_layers: int) -> ModelShape:
+    """A model of so many blocks with one rank's share of heads and width. Its vocabulary stays whole."""
+    return msgspec.structs.replace(
+        shape,
+        name=f"{shape.name} / {tp}",
+        n_layers=n_layers,
+        n_heads=shape.n_heads // tp,
+        n_kv_heads=shape.n_kv_heads // tp,
+        d_ff=shape.d_ff // tp,
+    )
+
+
+def _case(
+    shape: ModelShape, size: int, case: ModelCase, settings: Configuration, pass_: str
+) -> ModelCase:
+    work = Workload(batch_size=size, seq_len=case.workload.seq_len, pass_=pass_)  # type: ignore[arg-type]
+    return ModelCase(model=shape, workload=work, configuration=settings, device="cuda")
+
+
+def _block_s(longer: StepTime, shorter: StepTime, phase: Phase) -> float:
+    """One block more: the longer of what the device and the host need for it."""
+    more, less = (
+        next(one for one in each.phases if one.phase == phase) for each in (longer, shorter)
+    )
+    return max(more.device_s - less.device_s, more.host_s - less.host_s)
+
+
+def _of_part(time: StepTime, part: Part, tp: int) -> Seconds:
+    """The device's time of the embedding, or of all that is neither it nor a block. Of the output layer a rank
+    has its share; the loss is of all logits."""
+    found = {"forward": 0.0, "backward": 0.0}
+    for each in time.operators:
+        module = each.module or "readout"
+        if module.split(".")[0] == part and each.phase in found:
+            found[each.phase] += each.device_s / (tp if module == "readout.head" else 1)
+    return Seconds(found["forward"], found["backward"])
+
+
+def expect_known(case: ModelCase) -> None:
+    """
+    Raises:
+        PeakwardError: a case whose ranks this room does not know.
+    """
+    workload, settings = case.workload, case.configuration
+    if workload.pass_ != "train_step":
+        raise PeakwardError(
+            f"expected a train_step to plan layouts of many GPUs, got {workload.pass_}: leave --pass out"
+        )
+    if settings.precision not in ITEM_BYTES:
+        raise PeakwardError(
+            f"expected precision {' or '.join(ITEM_BYTES)} for layouts of many GPUs, got "
+            f"{settings.precision}"
+        )
+    if workload.accumulate > 1 or workload.varying_seq_lens or settings.cuda_graphs:
+        what = "accumulation" if workload.accumulate > 1 else "lengths that vary, or a CUDA graph"
+        raise PeakwardError(
+            f"expected a plain step to plan layouts of many GPUs, got {what}: micro-batches are chosen "
+            "by the plan"
+        )
+    if case.model.n_experts > 1:
+        raise PeakwardError(
+            f"expected a dense model for layouts of many GPUs, got {case.model.n_experts} experts: the "
+            "engine has no expert parallelism"
+        )
+
