@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from peakward.api.generating import generate as generate
     from peakward.api.generating import serve as serve
     from peakward.api.investigating import run as run
+    from peakward.api.layouts import plan_layouts as plan_layouts
     from peakward.api.live_steps import investigate as investigate
     from peakward.api.live_steps import watch as watch
     from peakward.api.measuring import bench as bench
@@ -91,6 +92,7 @@ _HOMES = {
     "api.debugging": ("debug",),
     "api.generating": ("generate", "serve"),
     "api.investigating": ("run",),
+    "api.layouts": ("plan_layouts",),
     "api.live_steps": ("investigate", "watch"),
     "api.measuring": ("bench", "calibrate", "compare", "measure", "measure_step", "study"),
     "api.optimizing": ("apply", "optimize"),

@@ -98,7 +98,7 @@ def predict(
             else cannot be computed is absent, with its reason.
     """
     key, prices = device(on).key, _prices(price_per_gpu_hour, 1)
-    measured = None if calibration is None else _checked_calibration(calibration)
+    measured = None if calibration is None else checked_calibration(calibration)
     if isinstance(case, ModelCase | ModuleCase):
         known = cases.checked(case)
         group = _case_settings(known, inputs, settings)
@@ -204,7 +204,7 @@ def plan(
     case = cases.checked(case)
     if isinstance(case, ModelCase):
         expect_to_apply(case)
-    measured = None if calibration is None else _checked_calibration(calibration)
+    measured = None if calibration is None else checked_calibration(calibration)
     group, prices = _group(gpus, parallel), _prices(price_per_gpu_hour)
     where = sites(names, calibration=measured, group=group, prices=prices)
     return planned(case, where, command=_plan_command(case, names, group, prices))
@@ -247,7 +247,7 @@ def plan_serving(
     names = _names(devices)
     if memory_limit_bytes is not None:
         check.whole(memory_limit_bytes, "memory_limit_bytes", low=1, high=2**50)
-    measured = None if calibration is None else _checked_calibration(calibration)
+    measured = None if calibration is None else checked_calibration(calibration)
     served = cases.model_shape(shape)
     return serving_plan(
         served,
@@ -352,7 +352,8 @@ def _prices(price: float | Sequence[float] | None, most: int | None = None) -> t
     return tuple(check.amount(one, "price_per_gpu_hour", high=MAX_PRICE) for one in each)
 
 
-def _checked_calibration(given: Calibration | str | Path) -> Calibration:
+def checked_calibration(given: Calibration | str | Path) -> Calibration:
+    """A calibration, or the one in a file."""
     if isinstance(given, str | Path):
         return Calibration.load(check.path(given, "calibration"))
     return check.record(

@@ -20,6 +20,7 @@ from peakward.records.device import Device
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.finding import Diagnosis, TraceReport
 from peakward.records.generation import Generation, Serving
+from peakward.records.layouts import LayoutPlan
 from peakward.records.lever import LeverLedger
 from peakward.records.memory_snapshot import MemoryReport
 from peakward.records.plan import DryRun, Plan, ServingPlan
@@ -32,6 +33,7 @@ from peakward.report import (
     dry_run,
     findings,
     generation,
+    layouts,
     serving_plan,
     study,
 )
@@ -77,6 +79,8 @@ def document(found: Result) -> Document:  # noqa: PLR0912 (a record each)
             return plan_pages.whole(said)
         case ServingPlan():
             return serving_plan.document(said)
+        case LayoutPlan():
+            return layouts.whole(said)
         case TraceReport():
             return trace_pages.document(said)
         case Profile():

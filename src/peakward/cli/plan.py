@@ -8,7 +8,16 @@ import msgspec
 import tyro
 from tyro.conf import OmitArgPrefixes
 
-from peakward.api.cases import MAX_BATCH_SIZE, MAX_SEQ_LEN, left_out, model
+from peakward.api.cases import MAX_BATCH_SIZE, MAX_SEQ_LEN, is_source, left_out, model
+from peakward.api.layouts import (
+    MOST_GPUS,
+    MOST_MICRO_BATCH,
+    checked_oversubscription,
+    checked_reduce_type,
+    one_site,
+    planned_layouts,
+    strategy,
+)
 from peakward.api.predictions import (
     MAX_DRAFT,
     MAX_GPUS,
@@ -21,6 +30,7 @@ from peakward.api.predictions import (
 )
 from peakward.cli import options, output, parse
 from peakward.cli.vocabulary import ViewOptions, Views, Work, WorkOptions, option
+from peakward.hardware.attention_backend import HOPPER
 from peakward.levers.registry import AXES
 from peakward.prediction.planning.site import Site
 from peakward.records import check
@@ -35,6 +45,7 @@ from peakward.records.inference import (
     WeightFormat,
     WeightType,
 )
+from peakward.records.layouts import AskedLayout, Network
 from peakward.records.plan import DeviceGroup, Parallel, ServingPlan
 from peakward.report import plan as pages
 from peakward.report import serving_plan as serving_pages
@@ -42,6 +53,8 @@ from peakward.report import serving_plan as serving_pages
 T = TypeVar("T")
 
 DEFAULT_DEVICES = "h100-sxm-80,a100-sxm-80,rtx-4090-24"
+LONGEST_DEFAULT = 8192
+"""Tokens of a sequence of a large training run, where the model takes as many and nothing was said."""
 DEFAULT_MODEL, DEFAULT_BATCH_SIZE, DEFAULT_PROMPT_LEN = "llama-3-8b", "1", "512"
 OF_STEPS_ALONE = (
     *("pass_", "accumulate"),
@@ -68,6 +81,30 @@ class ServingOptions(msgspec.Struct, frozen=True, kw_only=True):
 Serving = OmitArgPrefixes[ServingOptions]
 
 
+class LayoutOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Layouts of a training step on many GPUs: what is fixed of them, and how the GPUs are connected."""
+
+    tensor: Annotated[str | None, option("N", "all that fit")] = None
+    """GPUs that split the matrices of a block."""
+    pipeline: Annotated[str | None, option("N", "all that fit")] = None
+    """GPUs that split the blocks."""
+    data: Annotated[str | None, option("STRATEGY", "all")] = None
+    """ddp, overlapped, zero1, zero2 or fsdp."""
+    micro_batch: Annotated[str | None, option("N", "1 to 16")] = None
+    """Sequences of a micro-batch."""
+    reduce_type: Annotated[str | None, option("TYPE", "bf16")] = None
+    """In which zero2 and fsdp add gradients up: bf16 or fp32."""
+    gpus_per_node: Annotated[str | None, option("N", "as its link joins")] = None
+    """GPUs of one node."""
+    network: Annotated[str | None, option("GB/S", "as the device is sold")] = None
+    """Between nodes, of one GPU in one direction, in 10^9 bytes a second."""
+    oversubscription: Annotated[str | None, option("FACTOR", "1")] = None
+    """By which the network has fewer links above a node's switch."""
+
+
+Layouts = OmitArgPrefixes[LayoutOptions]
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Predict a case on hardware that nobody has at hand: time, memory, cost, levers.
 
@@ -86,9 +123,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     calibration: Annotated[str | None, option("FILE", "the datasheets")] = None
     """The output of `peakward devices calibrate --json` on one of the devices: narrower intervals."""
     gpus: Annotated[str, option("N", "1")] = "1"
-    """GPUs of one node, each with a batch of its own."""
-    parallel: Annotated[str | None, option("ddp|fsdp", "ddp")] = None
-    """How several GPUs share the model."""
+    """GPUs, each with a batch of its own: plan every layout of a training step on them."""
+    parallel: Annotated[str | None, option("ddp|fsdp", "all layouts")] = None
+    """Plan this one way for the GPUs of one node, with intervals and levers."""
+    layouts: Layouts = LayoutOptions()
+    """The layouts."""
     price: Annotated[str | None, option("AMOUNT,…", "none")] = None
     """The price of a GPU for an hour, in any currency: one for all devices, or one for each."""
     operators: bool = False
@@ -101,15 +140,18 @@ def main(given: Options, command: str) -> int:
     # The allocator's blocks are many and linked in rings: looking for such among them after every 700
     # new ones took 15% to 25% of a plan.
     gc.set_threshold(100_000)
+    if (n_gpus := _n_gpus(given)) > 1 and given.parallel is None:
+        return _lay_out(given, n_gpus, command)
+    _refuse_without(given.layouts, "--gpus without --parallel", "it says how many GPUs there are")
     where = sites(
         parse.split(given.device, "--device"),
         calibration=None if given.calibration is None else Calibration.load(given.calibration),
-        group=_group(given.gpus, given.parallel),
+        group=_group(n_gpus, given.parallel),
         prices=() if given.price is None else _prices(given.price),
     )
     if given.serving.output_len is not None:
         return _serve(given, where, command)
-    _refuse_without_output(given.serving)
+    _refuse_without(given.serving, "--output-len", "it says how many tokens are served")
     case = options.single(given.case, "cuda", options.settings(given.lever, "--lever"))
     if isinstance(case, ModelCase):
         expect_to_apply(case)
@@ -137,11 +179,114 @@ def _serve(given: Options, where: Sequence[Site], command: str) -> int:
     return 0
 
 
-def _group(gpus: str, parallel: str | None) -> DeviceGroup | None:
-    n_gpus = parse.whole(gpus, "--gpus", low=1, high=MAX_GPUS)
+def _n_gpus(given: Options) -> int:
+    most = MOST_GPUS if given.parallel is None else MAX_GPUS
+    n_gpus = parse.whole(given.gpus, "--gpus", low=1, high=most)
+    if n_gpus > 1 and given.serving.output_len is not None:
+        raise PeakwardError(
+            "expected no --gpus beside --output-len: serving is planned for one GPU, by floors"
+        )
+    return n_gpus
+
+
+def _group(n_gpus: int, parallel: str | None) -> DeviceGroup | None:
     if parallel is not None:
         check.one_of(parallel, get_args(Parallel), "a value of --parallel")
     return gpu_group(n_gpus, cast(Parallel | None, parallel))
+
+
+def _lay_out(given: Options, n_gpus: int, command: str) -> int:
+    """Layouts of a training step on many GPUs."""
+    from peakward.report import layouts as layout_pages
+
+    _refuse_without(given.serving, "--output-len", "it says how many tokens are served")
+    if given.price is not None:
+        raise PeakwardError(
+            "expected no --price beside --gpus: layouts are ranked by tokens/s of the same GPUs"
+        )
+    name = options.only_name(given.case)
+    if is_source(name):
+        raise PeakwardError(
+            "expected one GPU for a module, got several: plan the preset or shape that is nearest to it"
+        )
+    calibration = None if given.calibration is None else Calibration.load(given.calibration)
+    device = (
+        DEFAULT_DEVICES.split(",", maxsplit=1)[0]
+        if given.device == DEFAULT_DEVICES
+        else given.device
+    )
+    (where,) = one_site(device, calibration)
+    start = options.settings(given.lever, "--lever")
+    (shape,) = _one(options.shapes(given.case, DEFAULT_MODEL), "--model")
+    work = msgspec.structs.replace(
+        given.case,
+        batch_size=given.case.batch_size or DEFAULT_BATCH_SIZE,
+        seq_len=given.case.seq_len or str(min(shape.max_seq_len, LONGEST_DEFAULT)),
+    )
+    chosen = {
+        field: value
+        for field, value in _usual(where).items()
+        if field not in start and getattr(work, field) is None
+    }
+    case = options.single(work, "cuda", start | chosen)
+    assert isinstance(case, ModelCase)
+    expect_to_apply(case)
+    targets = output.targets(given.views)
+    found = planned_layouts(
+        case,
+        where,
+        n_gpus,
+        asked=_asked(given.layouts),
+        network=_network(given.layouts),
+        command=command,
+        compile_is_free="compile" in chosen,
+    )
+    whole = layout_pages.whole(found)
+    screen = whole if given.operators else layout_pages.summary(found)
+    output.show(found, targets, as_json=given.views.json, document=whole, screen=screen)
+    return 0
+
+
+def _usual(where: Site) -> dict[str, str]:
+    """The settings of a large training run, where nothing else was said."""
+    capability = where.device.compute_capability
+    is_hopper = capability is not None and capability.value >= HOPPER
+    return {
+        "precision": "bf16-mixed",
+        "attention": "sdpa-cudnn" if is_hopper else "sdpa",
+        "compile": "default",
+        "optimizer": "adamw-fused",
+    }
+
+
+def _asked(given: LayoutOptions) -> AskedLayout:
+    def size(text: str | None, name: str, high: int = MOST_GPUS) -> int | None:
+        return None if text is None else parse.whole(text, name, low=1, high=high)
+
+    return AskedLayout(
+        tp=size(given.tensor, "--tensor"),
+        pp=size(given.pipeline, "--pipeline"),
+        data=None if given.data is None else strategy(given.data, "a value of --data"),
+        micro_batch_size=size(given.micro_batch, "--micro-batch", MOST_MICRO_BATCH),
+        reduce_type=checked_reduce_type(given.reduce_type or "bf16", "a value of --reduce-type"),
+    )
+
+
+def _network(given: LayoutOptions) -> Network:
+    per_node, rate, factor = given.gpus_per_node, given.network, given.oversubscription
+    return Network(
+        gpus_per_node=None
+        if per_node is None
+        else parse.whole(per_node, "--gpus-per-node", low=1, high=MOST_GPUS),
+        bytes_per_s=None
+        if rate is None
+        else 1e9 * check.rate(parse.number(rate, "--network"), "--network"),
+        oversubscription=1.0
+        if factor is None
+        else checked_oversubscription(
+            parse.number(factor, "--oversubscription"), "--oversubscription"
+        ),
+    )
 
 
 def _prices(text: str) -> tuple[float, ...]:
@@ -191,14 +336,12 @@ def _planned(
     return serving_plan(shape, workload, sites, limit_bytes=limit_bytes, command=command)
 
 
-def _refuse_without_output(serving: ServingOptions) -> None:
-    """Options of serving mean nothing where nothing is served."""
-    for field in serving.__struct_fields__:
-        if getattr(serving, field) is not None:
+def _refuse_without(given: msgspec.Struct, needed: str, why: str) -> None:
+    """Options that mean nothing without another one."""
+    for field in given.__struct_fields__:
+        if getattr(given, field) is not None:
             name = "--" + field.replace("_", "-")
-            raise PeakwardError(
-                f"expected --output-len beside {name}, got none: it says how many tokens are served"
-            )
+            raise PeakwardError(f"expected {needed} beside {name}, got none: {why}")
 
 
 def _refuse_steps(work: WorkOptions) -> None:

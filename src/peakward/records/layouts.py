@@ -1,17 +1,43 @@
-"""A training step on many GPUs, planned: every layout that fits, what it costs, and the interconnect assumed."""
+"""A training step on many GPUs, planned: the layouts that fit, their costs, and the interconnect assumed."""
 
 from typing import ClassVar, Literal
 
 import msgspec
 
 from peakward.records.case import Checkpointing, ModelCase
-from peakward.records.parallel import Collective, Layout
+from peakward.records.parallel import Collective, DataStrategy, Layout
 from peakward.records.result import Result
 
 MeshAxis = Literal["dp", "tp", "pp"]
+ReduceType = Literal["bf16", "fp32"]
+"""In which gradients are added up over the ranks by `zero2` and `fsdp`."""
 LayoutBound = Literal["compute", "data", "tensor", "pipeline", "update"]
 """The largest part of a step: arithmetic; waiting for gradients and parameters of the data axis, for sums of
 the tensor axis, or for other stages; or the update of the parameters."""
+
+
+STRATEGIES: tuple[DataStrategy, ...] = ("ddp", "overlapped", "zero1", "zero2", "fsdp")
+"""Those that a plan chooses between: the naive ones are left to the study."""
+
+
+class AskedLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is fixed of the layouts; None leaves it to the plan."""
+
+    tp: int | None = None
+    pp: int | None = None
+    data: DataStrategy | None = None
+    micro_batch_size: int | None = None
+    checkpointing: Checkpointing | None = None
+    reduce_type: ReduceType = "bf16"
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is known of a cluster beyond its devices; None is as such devices are sold."""
+
+    gpus_per_node: int | None = None
+    bytes_per_s: float | None = None
+    """Between nodes, of one GPU in one direction."""
+    oversubscription: float = 1.0
 
 
 class Interconnect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,7 +80,7 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Of all micro-batches that are under way at once."""
     logits_bytes: int
     temporaries_bytes: int
-    """Copies of weights in another type, inputs, workspaces, and what one block needs beside what it keeps."""
+    """Weights in another type, inputs, workspaces, and what a block needs beside what it keeps."""
     context_bytes: int
     """CUDA's, outside of the allocator."""
 
@@ -96,7 +122,7 @@ class LayoutForecast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class LayoutPlan(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A training step on so many GPUs of one kind: the layouts that fit, the fastest first. Nothing was run."""
+    """A training step on so many GPUs of one kind: its layouts that fit, the fastest first."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("layouts",)
 
@@ -111,6 +137,7 @@ class LayoutPlan(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     limit_bytes: int
     """Of one GPU."""
     interconnect: Interconnect
+    reduce_type: ReduceType
     layouts: tuple[LayoutForecast, ...]
     n_fitting: int
     """Layouts that fit; `layouts` has the fastest of them."""

@@ -20,11 +20,13 @@ Algorithm = Literal["ring", "tree"]
 Protocol = Literal["LL", "LL128", "Simple"]
 
 NETWORK_REACHED = 0.94
-"""Share of a network adapter's rate that large collectives reach: 46 to 48 of 50 GB/s (NVIDIA/nccl-tests issue
-290), 96 of 100 over four adapters of 25 (issue 119)."""
-N_CHANNELS = 16
-"""Multiprocessors that a collective takes from other kernels: its channels, on eight GPUs of a node (NVIDIA/nccl
-issue 892) and on 24 of three (issue 1453)."""
+"""Share of a network adapter's rate that large collectives reach: 46 to 48 of 50 GB/s
+(NVIDIA/nccl-tests issue 290), 96 of 100 over four adapters of 25 (issue 119)."""
+LOST_BESIDE = 0.6
+"""Share of a collective's time that the arithmetic beside it loses, to its multiprocessors, its traffic
+and its power. Of what their collectives take by this model, steps of `xl` and `2.7B` on two and four
+H200s lost 0.85 and 0.70 (ddp, less its copies), 1.0 and 0.53, 0.33 and 0.14 (fsdp; measured
+2026-11-21): the median."""
 
 _BASE_S: dict[tuple[Algorithm, Protocol], float] = {
     ("tree", "LL"): 4.4e-6,
@@ -119,8 +121,8 @@ def collective(kind: Collective, n_bytes: float, over: Group, links: Interconnec
 
 
 def bus_bytes_per_s(over: Group, links: Interconnect) -> float:
-    """The rate at which each rank of a ring sends: of the node's link, or of the adapters of all its ranks in a
-    node, which share one ring's way out."""
+    """The rate at which each rank of a ring sends: of the node's link, or of the adapters of all its ranks
+    in a node, which share one ring's way out."""
     inside = REACHED.estimate * links.link_bytes_per_s
     if over.n_nodes == 1:
         return inside

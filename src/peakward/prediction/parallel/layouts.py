@@ -1,12 +1,9 @@
 """Every layout of a training step on so many GPUs: which there are, which fit, and how fast each is."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, get_args
 
-from peakward.hardware.devices import least_memory_bytes
 from peakward.prediction.floor import compute_type, peak_flops_per_s
 from peakward.prediction.flops import step_flops
-from peakward.prediction.parallel.collectives import N_CHANNELS
 from peakward.prediction.parallel.price import Candidate, memory, price
 from peakward.prediction.parallel.rank_costs import CostTable, expect_known
 from peakward.prediction.parameters import n_parameters
@@ -14,39 +11,25 @@ from peakward.prediction.planning.site import Site
 from peakward.records.case import ModelCase
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
-from peakward.records.layouts import Interconnect, LayoutForecast, LayoutPlan
+from peakward.records.layouts import (
+    STRATEGIES,
+    AskedLayout,
+    Interconnect,
+    LayoutForecast,
+    LayoutPlan,
+    Network,
+    ReduceType,
+)
 from peakward.records.model_shape import ModelShape
-from peakward.records.parallel import SHARDING, DataStrategy, Layout, Schedule, expect_layout
+from peakward.records.parallel import DataStrategy, Layout, Schedule, expect_layout
 
 MICRO_BATCH_SIZES = (1, 2, 4, 8, 16)
 STAGES_PER_RANK = (1, 2, 4)
-MOST_STAGES = 64
-"""Of a pipeline; more only where that is asked for."""
+MOST_STAGES = 16
+"""Ranks of a pipeline; more only where that is asked for."""
+REDUCE_BYTES: dict[ReduceType, int] = {"bf16": 2, "fp32": 4}
 N_SHOWN = 100
 """Layouts that a plan holds. All that fit are timed."""
-STRATEGIES: tuple[DataStrategy, ...] = ("ddp", "overlapped", "zero1", "zero2", "fsdp")
-"""Those that a layout may be chosen with: the naive ones are left to the study."""
-
-
-class Asked(NamedTuple):
-    """What is fixed of the layouts; None leaves it to the plan."""
-
-    tp: int | None = None
-    pp: int | None = None
-    data: DataStrategy | None = None
-    micro_batch_size: int | None = None
-    checkpointing: str | None = None
-    reduce_bytes: int = 2
-    """Of an element of a gradient while `zero2` and `fsdp` add it up."""
-
-
-class Network(NamedTuple):
-    """What is known of the cluster beyond its devices; None is as such devices are sold."""
-
-    gpus_per_node: int | None = None
-    bytes_per_s: float | None = None
-    """Of one GPU in one direction."""
-    oversubscription: float = 1.0
 
 
 def interconnect(device: Device, n_gpus: int, network: Network) -> Interconnect:
@@ -100,8 +83,8 @@ def layout_plan(
     on: Site,
     n_gpus: int,
     *,
-    asked: Asked = Asked(),
-    network: Network = Network(),
+    asked: AskedLayout,
+    network: Network,
     command: str,
     notes: tuple[str, ...] = (),
 ) -> LayoutPlan:
@@ -118,7 +101,7 @@ def layout_plan(
         raise PeakwardError(on.why_no_model)
     links = interconnect(on.device, n_gpus, network)
     refused = _expect_possible(case.model, n_gpus, links, asked)
-    table, taken = CostTable(case, on.model), N_CHANNELS / on.model.n_sms
+    table = CostTable(case, on.model)
     limit = on.limit_bytes(case.memory_limit_bytes)
     found: list[LayoutForecast] = []
     too_large: list[int] = []
@@ -128,7 +111,7 @@ def layout_plan(
         if needed.total_bytes > limit:
             too_large.append(needed.total_bytes)
             continue
-        priced = price(case, given, costs, links, taken)
+        priced = price(case, given, costs, links)
         found.append(
             LayoutForecast(
                 layout=given.layout,
@@ -162,6 +145,7 @@ def layout_plan(
         n_parameters=n_parameters(case.model),
         limit_bytes=limit,
         interconnect=links,
+        reduce_type=asked.reduce_type,
         layouts=tuple(found[:N_SHOWN]),
         n_fitting=len(found),
         n_too_large=len(too_large),
@@ -177,7 +161,7 @@ def _mfu(case: ModelCase, device: Device, step_s: float) -> float | None:
 
 
 def candidates(
-    case: ModelCase, n_gpus: int, links: Interconnect, asked: Asked
+    case: ModelCase, n_gpus: int, links: Interconnect, asked: AskedLayout
 ) -> Iterator[Candidate]:
     """The layouts of so many ranks that the engine takes, each with its micro-batches and checkpointing."""
     shape = case.model
@@ -186,8 +170,10 @@ def candidates(
             dp = n_gpus // (tp * pp)
             own = case.workload.batch_size * tp * pp
             for data in (asked.data,) if asked.data else _strategies(dp):
-                for size in MICRO_BATCH_SIZES if asked.micro_batch_size is None else (
-                    asked.micro_batch_size,
+                for size in (
+                    MICRO_BATCH_SIZES
+                    if asked.micro_batch_size is None
+                    else (asked.micro_batch_size,)
                 ):
                     if own % size:
                         continue
@@ -203,7 +189,9 @@ def candidates(
                         )
                         if _is_taken(layout, n_gpus):
                             for recomputed in _recomputations(asked):
-                                yield Candidate(layout, size, recomputed, asked.reduce_bytes)
+                                yield Candidate(
+                                    layout, size, recomputed, REDUCE_BYTES[asked.reduce_type]
+                                )
 
 
 def _strategies(dp: int) -> tuple[DataStrategy, ...]:
@@ -211,7 +199,7 @@ def _strategies(dp: int) -> tuple[DataStrategy, ...]:
     return STRATEGIES if dp > 1 else ("ddp",)
 
 
-def _recomputations(asked: Asked) -> tuple[float, ...]:
+def _recomputations(asked: AskedLayout) -> tuple[float, ...]:
     return {"none": (0.0,), "every-block": (1.0,)}.get(asked.checkpointing or "", (0.0, 1.0))
 
 
@@ -237,7 +225,7 @@ def _schedules(shape: ModelShape, pp: int, n_micro: int) -> Iterator[tuple[Sched
 
 
 def _tensor_sizes(
-    shape: ModelShape, n_gpus: int, links: Interconnect, asked: Asked
+    shape: ModelShape, n_gpus: int, links: Interconnect, asked: AskedLayout
 ) -> Sequence[int]:
     if asked.tp is not None:
         return (asked.tp,)
@@ -249,7 +237,7 @@ def _tensor_sizes(
     ]
 
 
-def _pipeline_sizes(shape: ModelShape, n_ranks: int, asked: Asked) -> Sequence[int]:
+def _pipeline_sizes(shape: ModelShape, n_ranks: int, asked: AskedLayout) -> Sequence[int]:
     if asked.pp is not None:
         return (asked.pp,)
     most = min(n_ranks, shape.n_layers, MOST_STAGES)
@@ -270,7 +258,7 @@ def unsplittable(shape: ModelShape, n_ranks: int) -> str | None:
 
 
 def _expect_possible(
-    shape: ModelShape, n_gpus: int, links: Interconnect, asked: Asked
+    shape: ModelShape, n_gpus: int, links: Interconnect, asked: AskedLayout
 ) -> tuple[str, ...]:
     """What is left out, with its reason.
 

@@ -1,9 +1,10 @@
-"""One layout priced: the time of a step on its slowest rank, what is sent, and the memory of its largest rank.
+"""One layout priced: the time of a step on its slowest rank, what is sent, and the memory of its
+largest rank.
 
-The engine is the one of `lab/parallel`. It decides what is counted: `fully_shard` gathers in 16 bits and keeps
-shards in the parameters' own type; DistributedDataParallel reduces gradients in theirs; in a pipeline sharded
-gradients are reduced after the last backward pass, with nothing beside it (torch 2.11, `perform_reduce_grad`),
-and a backward pass leaves its parameters gathered for the next forward pass.
+The engine is the one of `lab/parallel`. It decides what is counted: `fully_shard` gathers in 16 bits
+and keeps shards in the parameters' own type; DistributedDataParallel reduces gradients in theirs; in a
+pipeline sharded gradients are reduced after the last backward pass, with nothing beside it (torch 2.11,
+`perform_reduce_grad`), and a backward pass leaves its parameters gathered for the next forward pass.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from peakward.prediction.memory.peak import CONTEXT_BYTES
-from peakward.prediction.parallel.collectives import Group, Transfer, collective, group
+from peakward.prediction.parallel.collectives import LOST_BESIDE, Group, Transfer, collective, group
 from peakward.prediction.parallel.rank_costs import COMPUTE_BYTES, ITEM_BYTES, RankCosts
 from peakward.prediction.parallel.schedule import (
     StageSeconds,
@@ -42,7 +43,8 @@ class Candidate(NamedTuple):
     reduce_bytes: int = COMPUTE_BYTES
     """Of an element of a gradient while `fully_shard` adds it up."""
     reduces_each: bool = False
-    """Whether shards are reduced after every micro-batch. Our engine reduces once, and holds gradients whole."""
+    """Whether shards are reduced after every micro-batch. Our engine reduces once, and holds gradients
+    whole."""
 
 
 class Priced(NamedTuple):
@@ -143,6 +145,45 @@ def _links(layout: Layout, links: Interconnect) -> _Links:
     )
 
 
+class _Step(NamedTuple):
+    """What all parts of a price are made from."""
+
+    case: ModelCase
+    given: Candidate
+    costs: RankCosts
+    over: _Links
+
+    @property
+    def layout(self) -> Layout:
+        return self.given.layout
+
+    @property
+    def item_bytes(self) -> int:
+        """Of a parameter, and of its gradient where it is not sharded."""
+        return ITEM_BYTES[self.case.configuration.precision]
+
+    @property
+    def activation_bytes(self) -> float:
+        """What goes from rank to rank of a micro-batch, in 16 bits."""
+        return float(self._n_tokens * self.case.model.d_model * COMPUTE_BYTES)
+
+    @property
+    def logits_bytes(self) -> float:
+        return float(self._n_tokens * self.case.model.vocab_size * COMPUTE_BYTES)
+
+    @property
+    def _n_tokens(self) -> int:
+        return self.given.micro_batch_size * self.case.workload.seq_len
+
+    def gather(self, n_parameters: int) -> Transfer:
+        """Of a part's parameters, by `fully_shard`."""
+        return self.over.over_dp("all-gather", COMPUTE_BYTES * n_parameters)
+
+    def reduce(self, n_parameters: int) -> Transfer:
+        """Of a part's gradients, by `fully_shard`."""
+        return self.over.over_dp("reduce-scatter", self.given.reduce_bytes * n_parameters)
+
+
 class _Passes(NamedTuple):
     """The passes of one micro-batch through one stage."""
 
@@ -160,19 +201,17 @@ class _Passes(NamedTuple):
         return StageSeconds(*(a + b + c for a, b, c in zip(*self[:3], strict=True)))
 
 
-def price(
-    case: ModelCase, given: Candidate, costs: RankCosts, links: Interconnect, taken: float
-) -> Priced:
+def price(case: ModelCase, given: Candidate, costs: RankCosts, links: Interconnect) -> Priced:
     """The time of a step.
 
     Args:
         costs: of a micro-batch, on a rank of the layout's tensor axis.
-        taken: the share of the multiprocessors that a collective takes.
     """
     layout, m = given.layout, given.layout.n_micro_batches
     over, sent = _links(layout, links), _Sent()
+    step = _Step(case, given, costs, over)
     stages = _stages(case.model.n_layers, layout.pp * layout.stages_per_rank)
-    passes = {each: _passes(case, given, each, costs, over, taken) for each in dict.fromkeys(stages)}
+    passes = {each: _passes(step, each) for each in dict.fromkeys(stages)}
     by_rank = [stages[rank :: layout.pp] for rank in range(layout.pp)]
 
     def busy_s(own: Sequence[_Stage]) -> float:
@@ -184,7 +223,7 @@ def price(
     data_s = m * sum(sum(passes[each].data) for each in slowest)
     waited_s = 0.0
     if layout.pp > 1:
-        act = collective("point-to-point", _activation_bytes(case, given), over.hop, links)
+        act = collective("point-to-point", step.activation_bytes, over.hop, links)
         seconds = tuple(passes[each].total for each in stages)
         whole_s = pipeline_s(seconds, layout.pp, m, layout.schedule, act.time_s)
         waited_s = whole_s - (compute_s + tensor_s + data_s)
@@ -192,7 +231,7 @@ def price(
         sent.add("pp", "point-to-point", 2 * m * layout.stages_per_rank, act)
         if case.model.tied_head:
             ends = Group(2, 1)
-            n_bytes = ITEM_BYTES[case.configuration.precision] * costs.embedding_parameters
+            n_bytes = step.item_bytes * costs.embedding_parameters
             tie = collective("all-reduce", n_bytes, ends, links)
             sent.add("pp", "all-reduce", 1, tie)
             waited_s += tie.time_s
@@ -202,37 +241,19 @@ def price(
     if layout.data in (*SHARDING, "zero1"):
         update_s /= layout.dp
     if layout.data == "zero1" and layout.dp > 1:
-        item = ITEM_BYTES[case.configuration.precision]
-        whole = over.over_dp("all-gather", item * parameters)
+        whole = over.over_dp("all-gather", step.item_bytes * parameters)
         sent.add("dp", "all-gather", 1, whole)
         data_s += whole.time_s
-    _add_tensor(sent, case, given, slowest, over)
-    _add_data(sent, case, given, slowest, costs, over)
+    _add_tensor(sent, step, slowest)
+    _add_data(sent, step, slowest)
     return Priced(compute_s, data_s, tensor_s, waited_s, update_s, sent.traffic())
 
 
-def _activation_bytes(case: ModelCase, given: Candidate) -> float:
-    """What goes from rank to rank of a micro-batch, in 16 bits."""
-    tokens = given.micro_batch_size * case.workload.seq_len
-    return float(tokens * case.model.d_model * COMPUTE_BYTES)
-
-
-def _logits_bytes(case: ModelCase, given: Candidate) -> float:
-    tokens = given.micro_batch_size * case.workload.seq_len
-    return float(tokens * case.model.vocab_size * COMPUTE_BYTES)
-
-
-def _passes(
-    case: ModelCase,
-    given: Candidate,
-    stage: _Stage,
-    costs: RankCosts,
-    over: _Links,
-    taken: float,
-) -> _Passes:
+def _passes(step: _Step, stage: _Stage) -> _Passes:
+    _case, given, costs, over = step
     layout, again = given.layout, given.recomputed
-    sum_s = over.over_tp("all-reduce", _activation_bytes(case, given)).time_s
-    logits_s = over.over_tp("all-gather", _logits_bytes(case, given)).time_s
+    sum_s = over.over_tp("all-reduce", step.activation_bytes).time_s
+    logits_s = over.over_tp("all-gather", step.logits_bytes).time_s
     block = costs.block
     compute = StageSeconds(
         stage.n_blocks * block.forward_s
@@ -250,9 +271,7 @@ def _passes(
         return _Passes(compute, tensor, StageSeconds(0.0, 0.0), 0.0)
     forward_s = block.forward_s + 2 * sum_s
     backward_s = block.backward_s + again * block.forward_s + 2 * (1 + again) * sum_s
-    gather_s, rest_gather_s, reduce_s, rest_reduce_s = _collectives_s(
-        case, given, stage, costs, over
-    )
+    gather_s, rest_gather_s, reduce_s, rest_reduce_s = _collectives_s(step, stage)
     into = Work(costs.embedding.forward_s if stage.is_first else 0.0, rest_gather_s)
     ahead = [into, *[Work(forward_s, gather_s)] * stage.n_blocks]
     ahead.append(Work(costs.readout.forward_s + logits_s if stage.is_last else 0.0))
@@ -260,8 +279,8 @@ def _passes(
     out = Work(costs.readout.backward_s + sum_s if stage.is_last else 0.0)
     back = [out, *[Work(backward_s, gathers_again)] * stage.n_blocks]
     back.append(Work(costs.embedding.backward_s if stage.is_first else 0.0))
-    ahead_s = data_pass(ahead, taken, is_backward=False)[1]
-    back_s = data_pass(back, taken, is_backward=True)[1]
+    ahead_s = data_pass(ahead, LOST_BESIDE, is_backward=False)[1]
+    back_s = data_pass(back, LOST_BESIDE, is_backward=True)[1]
     if layout.pp > 1 and layout.data in SHARDING:
         # The pass before has left them gathered; the first one's wait is told once.
         tail_s = stage.n_blocks * reduce_s + rest_reduce_s
@@ -270,9 +289,8 @@ def _passes(
     last = [out, *blocks, back[-1]._replace(reduce_s=rest_reduce_s)]
     if layout.data not in SHARDING:
         sizes = [0, *[costs.block_parameters] * stage.n_blocks, stage.rest(costs)]
-        item = ITEM_BYTES[case.configuration.precision]
-        last = buckets(last, [item * each for each in sizes], _bucket_bytes(layout))
-    reduced_s = data_pass(last, taken, is_backward=True)[1] - back_s
+        last = buckets(last, [step.item_bytes * each for each in sizes], _bucket_bytes(layout))
+    reduced_s = data_pass(last, LOST_BESIDE, is_backward=True)[1] - back_s
     if given.reduces_each:
         return _Passes(compute, tensor, StageSeconds(ahead_s, back_s + reduced_s), 0.0)
     return _Passes(compute, tensor, StageSeconds(ahead_s, back_s), reduced_s)
@@ -284,71 +302,52 @@ def _bucket_bytes(layout: Layout) -> float:
     return OVERLAPPED_BYTES if layout.data == "overlapped" else DDP_BUCKET_BYTES
 
 
-def _collectives_s(
-    case: ModelCase, given: Candidate, stage: _Stage, costs: RankCosts, over: _Links
-) -> tuple[float, float, float, float]:
+def _collectives_s(step: _Step, stage: _Stage) -> tuple[float, float, float, float]:
     """Of the data axis: a block's gathering, that of the rest, a block's reduction, that of the rest. Buckets
     are reduced at the rate of a whole one."""
-    block, rest = costs.block_parameters, stage.rest(costs)
-    if given.layout.data in SHARDING:
-        gathers = [over.over_dp("all-gather", COMPUTE_BYTES * each) for each in (block, rest)]
-        sums = [over.over_dp("reduce-scatter", given.reduce_bytes * each) for each in (block, rest)]
+    block, rest = step.costs.block_parameters, stage.rest(step.costs)
+    if step.layout.data in SHARDING:
+        gathers, sums = ([one(block), one(rest)] for one in (step.gather, step.reduce))
         return gathers[0].time_s, gathers[1].time_s, sums[0].time_s, sums[1].time_s
-    item = ITEM_BYTES[case.configuration.precision]
-    bucket = _bucket_bytes(given.layout)
-    whole = over.over_dp("all-reduce", max(bucket, item * min(block, bucket / item)))
-    of_byte_s = whole.time_s / max(bucket, 1.0)
-    return 0.0, 0.0, of_byte_s * item * block, of_byte_s * item * rest
+    bucket = max(1.0, _bucket_bytes(step.layout))
+    of_byte_s = step.over.over_dp("all-reduce", bucket).time_s / bucket
+    return 0.0, 0.0, of_byte_s * step.item_bytes * block, of_byte_s * step.item_bytes * rest
 
 
-def _add_tensor(
-    sent: _Sent, case: ModelCase, given: Candidate, own: Sequence[_Stage], over: _Links
-) -> None:
-    m = given.layout.n_micro_batches
-    n_sums = sum(
-        (4 + 2 * given.recomputed) * each.n_blocks + each.is_first + each.is_last for each in own
-    )
-    sum_ = over.over_tp("all-reduce", _activation_bytes(case, given))
-    sent.add("tp", "all-reduce", m * n_sums, sum_)
+def _add_tensor(sent: _Sent, step: _Step, own: Sequence[_Stage]) -> None:
+    m, over = step.layout.n_micro_batches, step.over
+    per_block = 4 + 2 * step.given.recomputed
+    n_sums = sum(per_block * each.n_blocks + each.is_first + each.is_last for each in own)
+    sent.add("tp", "all-reduce", m * n_sums, over.over_tp("all-reduce", step.activation_bytes))
     n_last = sum(each.is_last for each in own)
-    sent.add("tp", "all-gather", m * n_last, over.over_tp("all-gather", _logits_bytes(case, given)))
+    sent.add("tp", "all-gather", m * n_last, over.over_tp("all-gather", step.logits_bytes))
 
 
-def _add_data(
-    sent: _Sent,
-    case: ModelCase,
-    given: Candidate,
-    own: Sequence[_Stage],
-    costs: RankCosts,
-    over: _Links,
-) -> None:
-    layout = given.layout
-    n_blocks, rest = sum(each.n_blocks for each in own), sum(each.rest(costs) for each in own)
+def _add_data(sent: _Sent, step: _Step, own: Sequence[_Stage]) -> None:
+    layout, block = step.layout, step.costs.block_parameters
+    n_blocks, rest = sum(each.n_blocks for each in own), sum(each.rest(step.costs) for each in own)
     if layout.data not in SHARDING:
-        item = ITEM_BYTES[case.configuration.precision]
-        n_bytes = item * (n_blocks * costs.block_parameters + rest)
+        n_bytes = step.item_bytes * (n_blocks * block + rest)
         n_calls = max(1, round(n_bytes / max(_bucket_bytes(layout), 1.0)))
-        sent.add("dp", "all-reduce", n_calls, over.over_dp("all-reduce", n_bytes / n_calls))
+        sent.add("dp", "all-reduce", n_calls, step.over.over_dp("all-reduce", n_bytes / n_calls))
         return
-    m = layout.n_micro_batches
-    whole_block = over.over_dp("all-gather", COMPUTE_BYTES * costs.block_parameters)
-    per_block = {"fsdp": 2 * m if layout.pp == 1 else m + 1}.get(layout.data, 1 if layout.pp > 1 else m)
-    sent.add("dp", "all-gather", n_blocks * per_block, whole_block)
-    n_rest = m if layout.pp == 1 else 1
-    sent.add("dp", "all-gather", n_rest, over.over_dp("all-gather", COMPUTE_BYTES * rest))
-    summed = over.over_dp("reduce-scatter", given.reduce_bytes * costs.block_parameters)
-    n_sums = m if given.reduces_each else 1
-    sent.add("dp", "reduce-scatter", n_sums * n_blocks, summed)
-    rest_summed = over.over_dp("reduce-scatter", given.reduce_bytes * rest)
-    sent.add("dp", "reduce-scatter", n_sums, rest_summed)
+    m, is_piped = layout.n_micro_batches, layout.pp > 1
+    gathers = m if layout.data == "zero2" else 2 * m
+    if is_piped:
+        gathers = 1 if layout.data == "zero2" else m + 1
+    sent.add("dp", "all-gather", n_blocks * gathers, step.gather(block))
+    sent.add("dp", "all-gather", 1 if is_piped else m, step.gather(rest))
+    n_sums = m if step.given.reduces_each else 1
+    sent.add("dp", "reduce-scatter", n_sums * n_blocks, step.reduce(block))
+    sent.add("dp", "reduce-scatter", n_sums, step.reduce(rest))
 
 
 # Memory of the rank that needs most.
 
 
 def memory(case: ModelCase, given: Candidate, costs: RankCosts) -> RankMemory:
-    """Of the first and the last rank of the pipeline, the one that needs more: the first has most micro-batches
-    under way, the last has the logits."""
+    """Of the first and the last rank of the pipeline, the one that needs more: the first has most
+    micro-batches under way, the last has the logits."""
     layout = given.layout
     stages = _stages(case.model.n_layers, layout.pp * layout.stages_per_rank)
     found = [
@@ -397,4 +396,3 @@ def _of_rank(
         temporaries_bytes=costs.other_bytes + casts,
         context_bytes=CONTEXT_BYTES,
     )
-

@@ -1,9 +1,11 @@
-"""What one rank computes and holds for a micro-batch: a block, the embedding, the readout with its loss.
+"""What one rank computes and holds for a micro-batch: a block, the embedding, the readout with its
+loss.
 
-A rank of tensor parallelism has its share of the heads and of the feed-forward width; norms are whole on every
-rank, and so are the logits and their loss (`lab/parallel/tensor.py`). So a block of such a rank is the block of
-a narrower model, whose time and memory `prediction` knows. Strategies of `fully_shard` compute in 16 bits where
-a single GPU has autocast (`MixedPrecisionPolicy`): no casts, and a residual stream of half the size.
+A rank of tensor parallelism has its share of the heads and of the feed-forward width; norms are whole
+on every rank, and so are the logits and their loss (`lab/parallel/tensor.py`). So a block of such a
+rank is the block of a narrower model, whose time and memory `prediction` knows. Strategies of
+`fully_shard` compute in 16 bits where a single GPU has autocast (`MixedPrecisionPolicy`): no casts, and
+a residual stream of half the size.
 """
 
 from typing import Literal, NamedTuple
@@ -14,7 +16,7 @@ from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.parameters import embedding_parameters, n_parameters
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.step import step_time
-from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.case import ModelCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
 from peakward.records.model_shape import ModelShape
@@ -37,7 +39,8 @@ class Seconds(NamedTuple):
 
 
 class RankCosts(NamedTuple):
-    """Of one rank and one micro-batch; parameters are counted on this rank before the data axis splits them."""
+    """Of one rank and one micro-batch; parameters are counted on this rank before the data axis splits
+    them."""
 
     block: Seconds
     embedding: Seconds
@@ -69,6 +72,8 @@ class CostTable:
 
     def __init__(self, case: ModelCase, on: DeviceModel) -> None:
         self._case, self._on = case, on
+        self._update_s = _update_s(_narrow(case.model, 1, 1), case, on)
+        self._held: dict[tuple[int, str], _Held] = {}
         self._known: dict[tuple[int, int, str], RankCosts] = {}
 
     def of(self, micro_batch_size: int, tp: int, data: DataStrategy) -> RankCosts:
@@ -76,57 +81,85 @@ class CostTable:
         precision = compute_precision(self._case.configuration.precision, data)
         key = (micro_batch_size, tp, precision)
         if key not in self._known:
-            self._known[key] = rank_costs(self._case, *key, self._on)
+            if (tp, precision) not in self._held:
+                self._held[tp, precision] = _held(self._case, tp, precision)
+            held = self._held[tp, precision]
+            self._known[key] = _rank_costs(
+                self._case, *key, self._on, held=held, update_s=self._update_s
+            )
         return self._known[key]
 
 
-def rank_costs(
-    case: ModelCase, micro_batch_size: int, tp: int, precision: str, on: DeviceModel
+class _Held(NamedTuple):
+    """Bytes that `prediction.memory` has of one sequence."""
+
+    parameters: int
+    kept: int
+    logits: int
+    casts: int
+    other: int
+
+
+def _held(case: ModelCase, tp: int, precision: str) -> _Held:
+    """Bytes of a block, from models of one and of two."""
+    one, two = (_narrow(case.model, tp, n_layers) for n_layers in (1, 2))
+    held, more = (peak_memory(_case(each, 1, case, precision)).peak for each in (one, two))
+    casts = max(0, more.weight_casts_bytes - held.weight_casts_bytes)
+    return _Held(
+        parameters=n_parameters(two) - n_parameters(one),
+        kept=more.activations_bytes - held.activations_bytes,
+        logits=held.logits_bytes,
+        casts=casts,
+        other=held.temporaries_bytes
+        + held.inputs_bytes
+        + held.workspace_bytes
+        + held.rounding_bytes
+        + max(0, held.weight_casts_bytes - casts) // tp,
+    )
+
+
+def _rank_costs(
+    case: ModelCase,
+    micro_batch_size: int,
+    tp: int,
+    precision: str,
+    on: DeviceModel,
+    *,
+    held: _Held,
+    update_s: float,
 ) -> RankCosts:
     """
     Args:
         case: a training step; its batch, its accumulation and its checkpointing are left aside.
         tp: the ranks of tensor parallelism.
-        precision: of the passes, as `compute_precision` has it; the update is in the case's own.
-
-    Raises:
-        PeakwardError: a setting whose time or memory is not predicted.
+        held: of one sequence; of several it is so many times that, workspaces included.
     """
-    shape, settings = case.model, case.configuration
-    passes = msgspec.structs.replace(settings, precision=precision, checkpointing="none")
+    shape = case.model
     one, two = (_narrow(shape, tp, n_layers) for n_layers in (1, 2))
-    time = step_time(_case(one, micro_batch_size, case, passes, "forward_backward"), on)
-    longer = step_time(_case(two, micro_batch_size, case, passes, "forward_backward"), on)
-    held, more = (
-        peak_memory(_case(each, micro_batch_size, case, passes, "forward_backward")).peak
-        for each in (one, two)
+    time, longer = (
+        step_time(_case(each, micro_batch_size, case, precision), on) for each in (one, two)
     )
     tokens = micro_batch_size * case.workload.seq_len
-    casts_bytes = max(0, more.weight_casts_bytes - held.weight_casts_bytes)
     item = 4 if precision == "bf16-mixed" else COMPUTE_BYTES
     return RankCosts(
         block=Seconds(*(_block_s(longer, time, phase) for phase in ("forward", "backward"))),
         embedding=_of_part(time, "embedding", 1),
         readout=_of_part(time, "readout", tp),
-        block_parameters=n_parameters(two) - n_parameters(one),
+        block_parameters=held.parameters,
         embedding_parameters=embedding_parameters(shape) // tp,
         readout_parameters=shape.vocab_size * shape.d_model // tp + shape.d_model,
-        kept_bytes=more.activations_bytes - held.activations_bytes,
+        kept_bytes=micro_batch_size * held.kept,
         input_bytes=tokens * shape.d_model * item,
-        logits_bytes=held.logits_bytes,
-        casts_bytes=casts_bytes,
-        other_bytes=held.temporaries_bytes
-        + held.inputs_bytes
-        + held.workspace_bytes
-        + held.rounding_bytes
-        + max(0, held.weight_casts_bytes - casts_bytes) // tp,
-        update_s=_update_s(one, case, on),
+        logits_bytes=micro_batch_size * held.logits,
+        casts_bytes=held.casts,
+        other_bytes=micro_batch_size * held.other,
+        update_s=update_s,
     )
 
 
 def _update_s(shape: ModelShape, case: ModelCase, on: DeviceModel) -> float:
-    settings = msgspec.structs.replace(case.configuration, checkpointing="none")
-    found = step_time(_case(shape, 1, case, settings, "train_step"), on)
+    own = case.configuration.precision
+    found = step_time(_case(shape, 1, case, own, "train_step"), on)
     update_s = sum(each.device_s for each in found.phases if each.phase == "optimizer")
     return update_s / n_parameters(shape)
 
@@ -144,9 +177,16 @@ def _narrow(shape: ModelShape, tp: int, n_layers: int) -> ModelShape:
 
 
 def _case(
-    shape: ModelShape, size: int, case: ModelCase, settings: Configuration, pass_: str
+    shape: ModelShape,
+    size: int,
+    case: ModelCase,
+    precision: str,
+    pass_: Literal["forward_backward", "train_step"] = "forward_backward",
 ) -> ModelCase:
-    work = Workload(batch_size=size, seq_len=case.workload.seq_len, pass_=pass_)  # type: ignore[arg-type]
+    settings = msgspec.structs.replace(
+        case.configuration, precision=precision, checkpointing="none"
+    )
+    work = Workload(batch_size=size, seq_len=case.workload.seq_len, pass_=pass_)
     return ModelCase(model=shape, workload=work, configuration=settings, device="cuda")
 
 
@@ -159,8 +199,8 @@ def _block_s(longer: StepTime, shorter: StepTime, phase: Phase) -> float:
 
 
 def _of_part(time: StepTime, part: Part, tp: int) -> Seconds:
-    """The device's time of the embedding, or of all that is neither it nor a block. Of the output layer a rank
-    has its share; the loss is of all logits."""
+    """The device's time of the embedding, or of all that is neither it nor a block. Of the output layer a
+    rank has its share; the loss is of all logits."""
     found = {"forward": 0.0, "backward": 0.0}
     for each in time.operators:
         module = each.module or "readout"
@@ -195,4 +235,3 @@ def expect_known(case: ModelCase) -> None:
             f"expected a dense model for layouts of many GPUs, got {case.model.n_experts} experts: the "
             "engine has no expert parallelism"
         )
-

@@ -1,8 +1,8 @@
 """When a rank computes, and when it waits: small simulations of one step.
 
-Within a stage two queues run beside each other, kernels that compute and collectives of the data axis, each in
-order (`data_pass`). Between stages a rank carries out its order of passes, each once its input is there
-(`pipeline_s`); the orders are those of torch.distributed.pipelining.
+Within a stage two queues run beside each other, kernels that compute and collectives of the data axis,
+each in order (`data_pass`). Between stages a rank carries out its order of passes, each once its input
+is there (`pipeline_s`); the orders are those of torch.distributed.pipelining.
 """
 
 from collections.abc import Sequence
@@ -22,24 +22,23 @@ class Work(NamedTuple):
     """Of its gradients, which begins once it has been computed."""
 
 
-def data_pass(works: Sequence[Work], taken: float, *, is_backward: bool) -> tuple[float, float]:
+def data_pass(works: Sequence[Work], lost: float, *, is_backward: bool) -> tuple[float, float]:
     """Seconds of a pass, and the part of them that it waits for collectives or is slowed by them.
 
     The reductions of a backward pass end after it.
 
     Args:
         works: in the order in which they run.
-        taken: the share of the multiprocessors that a collective takes from kernels beside it.
+        lost: the share of a collective's time that the arithmetic beside it loses.
     """
-    done_s = sent_s = before_s = busy_s = 0.0
-    for work in works:
-        gathered_s = 0.0
-        if work.gather_s:
-            sent_s = gathered_s = max(sent_s, before_s) + work.gather_s
+    done_s = busy_s = 0.0
+    sent_s = gathered_s = works[0].gather_s
+    for at, work in enumerate(works):
         start_s = max(done_s, gathered_s)
+        if at + 1 < len(works) and (gather_s := works[at + 1].gather_s):
+            sent_s = gathered_s = max(sent_s, start_s) + gather_s
         beside_s = min(max(0.0, sent_s - start_s), work.compute_s)
-        before_s = start_s
-        done_s = start_s + work.compute_s + taken * beside_s
+        done_s = start_s + work.compute_s + lost * beside_s
         busy_s += work.compute_s
         if work.reduce_s:
             sent_s = max(sent_s, done_s) + work.reduce_s
@@ -73,22 +72,26 @@ class StageSeconds(NamedTuple):
 
 
 def pipeline_s(
-    stages: tuple[StageSeconds, ...], pp: int, n_micro_batches: int, schedule: Schedule, hop_s: float
+    stages: tuple[StageSeconds, ...],
+    pp: int,
+    n_micro_batches: int,
+    schedule: Schedule,
+    hop_s: float,
 ) -> float:
     """Seconds until the last rank has ended its last backward pass.
 
-    Of many micro-batches the first rounds are simulated; each further round takes as long as the last of
-    them.
+    Of many micro-batches two rounds of as many as ranks are simulated; each further one takes as long as the
+    second.
 
     Args:
         stages: from the first to the last; rank r has r, r + pp, ….
         hop_s: what an activation or its gradient takes to the next stage. torch waits for it between passes.
     """
     n = n_micro_batches
-    if schedule == "gpipe" or n <= 3 * pp or n % pp:
+    if schedule == "gpipe" or n <= 2 * pp or n % pp:
         return _simulated_s(stages, pp, n, schedule, hop_s)
-    two, three = (_simulated_s(stages, pp, rounds * pp, schedule, hop_s) for rounds in (2, 3))
-    return three + (n // pp - 3) * (three - two)
+    one_s, two_s = (_simulated_s(stages, pp, rounds * pp, schedule, hop_s) for rounds in (1, 2))
+    return two_s + (n // pp - 2) * (two_s - one_s)
 
 
 @lru_cache(maxsize=4096)
@@ -96,7 +99,7 @@ def _simulated_s(
     stages: tuple[StageSeconds, ...], pp: int, n: int, schedule: Schedule, hop_s: float
 ) -> float:
     n_stages = len(stages)
-    orders = [order(rank, pp, n_stages // pp, n, schedule) for rank in range(pp)]
+    orders = _orders(pp, n_stages // pp, n, schedule)
     forward_s: list[list[float | None]] = [[None] * n for _ in stages]
     backward_s: list[list[float | None]] = [[None] * n for _ in stages]
     at, free_s, left = [0] * pp, [0.0] * pp, sum(map(len, orders))
@@ -126,11 +129,16 @@ Pass = tuple[bool, int, int]
 """Whether forward, the stage, the micro-batch."""
 
 
+@lru_cache(maxsize=256)
+def _orders(pp: int, per_rank: int, n: int, schedule: Schedule) -> list[list[Pass]]:
+    return [order(rank, pp, per_rank, n, schedule) for rank in range(pp)]
+
+
 def order(rank: int, pp: int, per_rank: int, n: int, schedule: Schedule) -> list[Pass]:
     """The passes of a rank, in torch's order: all forward ones first, or after some of them one of each in
     turn. With several stages a rank, micro-batches go through each stage in rounds of as many as ranks."""
     total = per_rank * n
-    in_round = n // max(1, n // pp) if per_rank > 1 else n
+    in_round = _in_round(pp, n) if per_rank > 1 else n
 
     def chunk(at: int, *, is_forward: bool) -> Pass:
         which = (at // in_round) % per_rank
@@ -138,7 +146,7 @@ def order(rank: int, pp: int, per_rank: int, n: int, schedule: Schedule) -> list
         local = which if is_forward else per_rank - 1 - which
         return is_forward, local * pp + rank, round_ * in_round + micro
 
-    warmup = min(total, _n_warmup(rank, pp, per_rank, in_round, total, schedule))
+    warmup = n_under_way(rank, pp, per_rank, n, schedule)
     found = [chunk(at, is_forward=True) for at in range(warmup)]
     for at in range(total):
         found.append(chunk(at, is_forward=False))
@@ -147,21 +155,15 @@ def order(rank: int, pp: int, per_rank: int, n: int, schedule: Schedule) -> list
     return found
 
 
-def _n_warmup(
-    rank: int, pp: int, per_rank: int, in_round: int, total: int, schedule: Schedule
-) -> int:
-    """Forward passes before the first backward one."""
+def n_under_way(rank: int, pp: int, per_rank: int, n: int, schedule: Schedule) -> int:
+    """Forward passes before the first backward one: the most whose activations a rank holds at once."""
     if schedule == "gpipe":
-        return total
+        return per_rank * n
     if per_rank == 1:
-        return pp - rank
-    return (per_rank - 1) * in_round + 2 * (pp - 1 - rank) + 1
+        return min(n, pp - rank)
+    return min(per_rank * n, (per_rank - 1) * _in_round(pp, n) + 2 * (pp - 1 - rank) + 1)
 
 
-def n_under_way(
-    rank: int, pp: int, per_rank: int, n_micro_batches: int, schedule: Schedule
-) -> int:
-    """Passes forward through a stage of a rank whose activations it holds at once, at most."""
-    total = per_rank * n_micro_batches
-    in_round = n_micro_batches // max(1, n_micro_batches // pp) if per_rank > 1 else n_micro_batches
-    return min(total, _n_warmup(rank, pp, per_rank, in_round, total, schedule))
+def _in_round(pp: int, n: int) -> int:
+    """Micro-batches that go through each stage of a rank before its next stage has its turn."""
+    return n // max(1, n // pp)
