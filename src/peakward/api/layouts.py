@@ -12,6 +12,7 @@ from peakward.records import check
 from peakward.records.calibration import Calibration
 from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
+from peakward.records.layout import DataStrategy
 from peakward.records.layouts import (
     STRATEGIES,
     AskedLayout,
@@ -19,7 +20,6 @@ from peakward.records.layouts import (
     Network,
     ReduceType,
 )
-from peakward.records.parallel import DataStrategy
 
 MOST_GPUS = 2**17
 MOST_MICRO_BATCH = 4096

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from peakward.records.case import Checkpointing, ModelCase
-from peakward.records.parallel import Collective, DataStrategy, Layout
+from peakward.records.layout import Collective, DataStrategy, Layout
 from peakward.records.result import Result
 
 MeshAxis = Literal["dp", "tp", "pp"]

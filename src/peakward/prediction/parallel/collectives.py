@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from peakward.prediction.communication import REACHED
+from peakward.records.layout import Collective
 from peakward.records.layouts import Interconnect
-from peakward.records.parallel import Collective
 
 Algorithm = Literal["ring", "tree"]
 Protocol = Literal["LL", "LL128", "Simple"]

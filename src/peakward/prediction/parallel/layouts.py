@@ -11,6 +11,7 @@ from peakward.prediction.planning.site import Site
 from peakward.records.case import ModelCase
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
+from peakward.records.layout import DataStrategy, Layout, Schedule, expect_layout
 from peakward.records.layouts import (
     STRATEGIES,
     AskedLayout,
@@ -21,7 +22,6 @@ from peakward.records.layouts import (
     ReduceType,
 )
 from peakward.records.model_shape import ModelShape
-from peakward.records.parallel import DataStrategy, Layout, Schedule, expect_layout
 
 MICRO_BATCH_SIZES = (1, 2, 4, 8, 16)
 STAGES_PER_RANK = (1, 2, 4)

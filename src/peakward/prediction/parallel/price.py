@@ -23,8 +23,8 @@ from peakward.prediction.parallel.schedule import (
     pipeline_s,
 )
 from peakward.records.case import ModelCase
+from peakward.records.layout import SHARDING, Collective, Layout
 from peakward.records.layouts import Interconnect, LayoutBound, MeshAxis, RankMemory, Traffic
-from peakward.records.parallel import SHARDING, Collective, Layout
 
 MIB = 2**20
 DDP_BUCKET_BYTES, OVERLAPPED_BYTES = 100 * MIB, 32 * MIB

@@ -18,9 +18,9 @@ from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.step import step_time
 from peakward.records.case import ModelCase, Workload
 from peakward.records.errors import PeakwardError
+from peakward.records.layout import SHARDING, DataStrategy
 from peakward.records.measurement import Phase
 from peakward.records.model_shape import ModelShape
-from peakward.records.parallel import SHARDING, DataStrategy
 from peakward.records.prediction import StepTime
 
 Part = Literal["blocks", "embedding", "readout"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from peakward.records.parallel import Schedule
+from peakward.records.layout import Schedule
 
 
 class Work(NamedTuple):
