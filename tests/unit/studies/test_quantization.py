@@ -136,13 +136,13 @@ def test_one_product_is_told_by_batch_and_a_kernel_of_a_gpu_is_absent_on_a_cpu(
     assert not any(point.absent for point in quantization.points(setting()))
     monkeypatch.setitem(SLOWNESS, "int8 activations", 0.5)
     (told,) = [
-        each for each in said() if each.startswith("one product with a weight of 8,192 × 2,048")
+        each for each in said() if each.startswith("One product with a weight of 8,192 × 2,048")
     ]
     assert (
         "int8 activations: by batch, the speed of dense weights times 2.00× at 1, 2.00× at 4"
         in told
     )
-    assert len([each for each in said("corners", "cuda") if each.startswith("one product")]) == 3
+    assert len([each for each in said("corners", "cuda") if each.startswith("One product")]) == 3
 
 
 def test_what_failed_is_not_told(setting, gathered):

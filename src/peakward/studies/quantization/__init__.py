@@ -178,11 +178,11 @@ def batch_of(row: Kind) -> int:
 
 
 def place(row: Kind) -> str:
-    """For a sentence: "2.7B at 1,024 positions", "one product with a weight of 8,192 × 2,048"."""
+    """For a sentence: "2.7B at 1,024 positions", "One product with a weight of 8,192 × 2,048"."""
     case = row.case
     if isinstance(case, MicroCase):
         _, n_in, n_out = case.sizes
-        return f"one product with a weight of {n_out:,} × {n_in:,}"
+        return f"One product with a weight of {n_out:,} × {n_in:,}"
     return f"{row.point.model} at {case.workload.seq_len:,} positions"
 
 
@@ -290,7 +290,7 @@ STUDY = Study(
             each=lambda row: row.point.model,
         ),
         table(
-            lambda row: place(row).capitalize(),
+            place,
             (
                 Value("rows", "count", batch_of),
                 text("kind", lambda row: row.name),
