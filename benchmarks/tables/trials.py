@@ -13,8 +13,8 @@ from tables.layout import duration, faster, table
 HOST = "2026-11-24-h200-kernel-calls-2"
 LEVERS = (
     *("flash", "flash-hopper", "flash-decode", "fused-norm", "fused-rope", "fused-swiglu"),
-    *("fused-loss", "chunked-loss", "recomputed-loss", "triton-optimizer"),
-    *("int8-weights", "int4-weights"),
+    *("fused-loss", "chunked-loss", "recomputed-loss", "triton-optimizer", "bf16-states"),
+    *("8bit-states", "int8-weights", "int4-weights"),
 )
 """Those that put a kernel of ours into a step."""
 LINEAR = "2026-11-23-h100-kernel-trials-linear_cross_entropy"

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from peakward.lab.levers.prepare import prepare
+from peakward.levers.optimizer import OWN
 
 pytestmark = pytest.mark.gpu
 
@@ -35,7 +36,7 @@ def check_equal(case, error):
     assert error(graph_parameters, eager_parameters) <= 1e-4
 
 
-@pytest.mark.parametrize("optimizer", ["adamw-foreach", "adamw-fused", "adamw-triton"])
+@pytest.mark.parametrize("optimizer", ["adamw-foreach", "adamw-fused", *OWN])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_training_equals_eager(optimizer, accumulate, make_case, error):
     check_equal(

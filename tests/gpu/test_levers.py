@@ -273,6 +273,13 @@ def test_optimizers(setting, optimizer, accumulate, make_case, check):
         check(step)
 
 
+@pytest.mark.parametrize("setting", ["fp32", "bf16-mixed"])
+@pytest.mark.parametrize("optimizer", ["adamw-bf16-states", "adamw-8bit-states"])
+def test_moments_in_fewer_bits(setting, optimizer, make_case, check):
+    with prepare(make_case(precision=setting, optimizer=optimizer)) as step:
+        check(step)
+
+
 @pytest.mark.parametrize("setting", ["fp32", "bf16", "fp8"])
 @pytest.mark.parametrize("mode", ["sqrt", "every-block", "selective"])
 @pytest.mark.parametrize("attention", ["naive", "sdpa", "sdpa-cudnn"])

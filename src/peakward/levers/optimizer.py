@@ -1,10 +1,21 @@
-"""The optimiser: AdamW tensor by tensor, over lists of tensors, or fused."""
+"""The optimiser: AdamW tensor by tensor, over lists of tensors, or fused; its moments in fewer bits."""
 
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, get_args
 
-from peakward.levers.axis import Axis, Code, CodeHint, Needs, Undo, Unseen, Value, not_seen
-from peakward.records.case import DeviceType, ModuleCase, Optimizer
+from peakward.levers.axis import (
+    Axis,
+    Code,
+    CodeHint,
+    ComputeCapability,
+    KernelSpeed,
+    Needs,
+    Undo,
+    Unseen,
+    Value,
+    not_seen,
+)
+from peakward.records.case import ConfiguredCase, DeviceType, ModuleCase, Optimizer
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
 
@@ -15,6 +26,14 @@ if TYPE_CHECKING:
 
 LEARNING_RATE = 1e-4
 """Small enough for the 48-layer size to stay finite over hundreds of steps on random tokens."""
+OWN: dict[Optimizer, str] = {
+    "adamw-triton": "as parameters",
+    "adamw-bf16-states": "bf16",
+    "adamw-8bit-states": "8bit",
+}
+"""The values that `peakward.kernels.TritonAdamW` carries out, each with its argument `states`."""
+BLOCK = 256
+"""Elements that share an exponent of one byte in 8-bit states (`kernels.ops.adamw.stored`)."""
 _OVER_LISTS: Unseen = not_seen("a capture steps with AdamW over lists")
 
 
@@ -29,8 +48,8 @@ def adamw(
 
     from peakward.kernels.ops.adamw.api import TritonAdamW
 
-    if implementation == "adamw-triton":
-        return TritonAdamW(model.parameters(), lr=LEARNING_RATE)
+    if (states := OWN.get(implementation)) is not None:
+        return TritonAdamW(model.parameters(), lr=LEARNING_RATE, states=states)  # type: ignore[arg-type]
     return torch.optim.AdamW(
         model.parameters(),
         lr=LEARNING_RATE,
@@ -38,6 +57,30 @@ def adamw(
         fused=implementation == "adamw-fused",
         capturable=capturable,
     )
+
+
+def moment_sizes(value: Optimizer, n_elements: int, parameter_bytes: int) -> tuple[int, ...]:
+    """Bytes of each tensor that holds one of the two moments of a parameter of so many elements; 8-bit codes
+    come with the exponents of their blocks."""
+    if value == "adamw-8bit-states":
+        return n_elements, -(-n_elements // BLOCK)
+    return (n_elements * (2 if value == "adamw-bf16-states" else parameter_bytes),)
+
+
+def _class(value: Optimizer) -> str:
+    """Our own optimiser of that value, for a sentence."""
+    states = f'(…, states="{OWN[value]}")'
+    return "peakward.kernels.TritonAdamW" + ("" if value == "adamw-triton" else states)
+
+
+def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> str | None:
+    """16-bit parameters have 16-bit moments already."""
+    chosen, precision = case.configuration.optimizer, case.configuration.precision
+    if OWN.get(chosen, "as parameters") != "as parameters" and precision == "bf16":
+        return (
+            f"optimizer {chosen} needs fp32 parameters, got precision bf16: use bf16-mixed or fp8"
+        )
+    return None
 
 
 def _function(value: Optimizer) -> "Callable[..., torch.optim.Optimizer]":
@@ -63,7 +106,7 @@ def _to_optimizer(optimizer: "torch.optim.Optimizer", value: Optimizer) -> Undo:
     if flags is None:
         raise PeakwardError(
             f"expected a form that an optimizer can take in place ({', '.join(_FLAGS)}), got {value}: it is "
-            "another optimizer; make peakward.kernels.TritonAdamW in its place in your own code"
+            f"another optimizer; make {_class(value)} in its place in your own code"
         )
     if "fused" not in optimizer.defaults:
         raise PeakwardError(
@@ -128,10 +171,28 @@ def _of_torch(argument: str) -> Code:
     return Code(once=(f"optimizer = torch.optim.AdamW(model.parameters(), lr=lr, {argument})",))
 
 
+_OF_STATES = KernelSpeed(factor=1.05)
+"""As `TritonAdamW` with the parameters' own moments; no stored result has timed these."""
+
+
+def _own_hint(value: Optimizer) -> CodeHint:
+    return CodeHint(
+        step=f"is another optimizer: make {_class(value)} in its place, its state built anew"
+    )
+
+
+def _own_code(value: Optimizer) -> Code:
+    states = "" if value == "adamw-triton" else f', states="{OWN[value]}"'
+    return Code(
+        imports=("from peakward.kernels import TritonAdamW",),
+        once=(f"optimizer = TritonAdamW(model.parameters(), lr=lr{states})",),
+    )
+
+
 AXIS = Axis(
     name="optimizer",
     default="adamw-foreach",
-    help="adamw-loop, adamw-foreach, adamw-fused or adamw-triton.",
+    help="adamw-loop, adamw-foreach, adamw-fused, adamw-triton, adamw-bf16-states or adamw-8bit-states.",
     levers=(
         Lever(
             name="fused-optimizer",
@@ -152,8 +213,29 @@ AXIS = Axis(
             vendors=("nvidia",),
             min_compute_capability=(8, 0),
         ),
+        Lever(
+            name="bf16-states",
+            summary="AdamW's moments of fp32 parameters in bf16, rounded at random without bias",
+            sets=(("optimizer", "adamw-bf16-states"),),
+            numerics="approximate",
+            passes=("train_step",),
+            device_types=("cuda",),
+            vendors=("nvidia",),
+            min_compute_capability=(8, 0),
+        ),
+        Lever(
+            name="8bit-states",
+            summary="AdamW's moments of fp32 parameters in 8 bits by blocks, rounded at random",
+            sets=(("optimizer", "adamw-8bit-states"),),
+            numerics="approximate",
+            passes=("train_step",),
+            device_types=("cuda",),
+            vendors=("nvidia",),
+            min_compute_capability=(8, 0),
+        ),
     ),
     others={"adamw-loop": Needs(passes=("train_step",))},
+    obstacle=_obstacle,
     part="optimizer",
     function=_function,
     to_optimizer=_to_optimizer,
@@ -163,20 +245,16 @@ AXIS = Axis(
             "anew",
             handle="optimizer",
         ),
-        "adamw-triton": CodeHint(
-            step="is another optimizer: make peakward.kernels.TritonAdamW in its place, its state built anew"
-        ),
+        **{value: _own_hint(value) for value in OWN},
     },
     code={
         "adamw-loop": _of_torch("foreach=False"),
         "adamw-foreach": _of_torch("foreach=True"),
         "adamw-fused": _of_torch("fused=True"),
-        "adamw-triton": Code(
-            imports=("from peakward.kernels import TritonAdamW",),
-            once=("optimizer = TritonAdamW(model.parameters(), lr=lr)",),
-        ),
+        **{value: _own_code(value) for value in OWN},
     },
     leaves_alone=("forward", "backward"),
     unseen=_unseen,
+    kernels={"peakward.adamw_bf16": _OF_STATES, "peakward.adamw_8bit": _OF_STATES},
     predicted={"cpu": ("adamw-fused", "adamw-loop"), "cuda": get_args(Optimizer)},
 )

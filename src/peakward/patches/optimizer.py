@@ -14,6 +14,12 @@ _FLAGS: dict[Optimizer, tuple[str, str]] = {
     "adamw-foreach": ("foreach", "True"),
     "adamw-fused": ("fused", "True"),
 }
+_STATES: dict[Optimizer, str | None] = {
+    "adamw-triton": None,
+    "adamw-bf16-states": "bf16",
+    "adamw-8bit-states": "8bit",
+}
+"""The values that TritonAdamW carries out, with its argument."""
 _OWN = "from peakward.kernels import TritonAdamW"
 _OF_OWN = ("lr", "betas", "eps", "weight_decay")
 
@@ -26,7 +32,7 @@ def in_optimizers(source: Source, wanted: Optimizer) -> tuple[tuple[Edit, ...], 
     """
     edits: list[Edit] = []
     left: list[str] = []
-    own = wanted == "adamw-triton"
+    own = wanted in _STATES
     for call, kind in _made(source.tree):
         keywords = {each.arg: each for each in call.keywords}
         where = f"{source.path}:{call.lineno}"
@@ -38,6 +44,8 @@ def in_optimizers(source: Source, wanted: Optimizer) -> tuple[tuple[Edit, ...], 
             )
         elif own:
             edits.append(Edit(*source.span(call.func), b"TritonAdamW"))
+            if states := _STATES[wanted]:
+                edits += _with_argument(source, call, f'states="{states}"')
         elif kind not in WITH_FLAGS or len(call.args) > 2:
             left.append(f"The optimizer in {where} has no argument {_FLAGS[wanted][0]} by name.")
         else:
@@ -58,6 +66,11 @@ def _flagged(
     if (held := keywords.get(name)) is not None:
         yield Edit(*source.span(held.value), value.encode())
         return
+    yield from _with_argument(source, call, f"{name}={value}")
+
+
+def _with_argument(source: Source, call: ast.Call, argument: str) -> Iterator[Edit]:
+    """Adds an argument by name behind the last one of a call; a call without any is left."""
     parts = [*call.args, *(each.value for each in call.keywords)]
     if not parts:
         return
@@ -69,7 +82,7 @@ def _flagged(
     )
     # Brackets around the last argument close behind its node.
     at = end + behind.rfind(b")") + 1
-    yield Edit(at, at, f", {name}={value}".encode())
+    yield Edit(at, at, f", {argument}".encode())
 
 
 def _made(tree: ast.Module) -> Iterator[tuple[ast.Call, str]]:

@@ -12,7 +12,7 @@ Counted, each as often as the workload makes it move:
 - gradients, in the parameters' type: written by the first micro-batch's backward, read and written
   by each later one's. Of an untied table and of experts, again what was touched;
 - AdamW: reads parameter, gradient and two moments, writes parameter and two moments, of every
-  parameter, all in the parameters' type;
+  parameter, all in the parameters' type but moments that the optimiser holds in fewer bits;
 - keys and values in a cache, in the type that attention computes in, or in a byte an element with its
   scales (a decode step that keeps none could have kept them, and has the same floor): of `prefill` the
   positions of each prompt written that later tokens may attend to; of `decode` those read that the new token
@@ -24,7 +24,7 @@ or be computed again, so they are no part of a floor. Counted although they migh
 gradients and moments that fit in the last cache; a model as small as that can beat its floor.
 """
 
-from peakward.levers import kv_cache
+from peakward.levers import kv_cache, optimizer
 from peakward.levers.weights import QUANTISED
 from peakward.prediction.flops import PHASES, mean_over_lengths
 from peakward.prediction.parameters import embedding_parameters, n_parameters, n_position_rows
@@ -34,8 +34,6 @@ from peakward.records.measurement import Phase
 from peakward.records.model_shape import ModelShape
 
 TOKEN_ID_BYTES = 8
-ADAMW_ACCESSES = 7
-"""Reads of parameter, gradient and two moments; writes of parameter and two moments."""
 CACHE_TYPES: dict[Precision, CacheType] = {
     "fp32": "fp32",
     "tf32": "fp32",
@@ -51,9 +49,16 @@ def compulsory_bytes(case: ModelCase) -> dict[Phase, float]:
     bytes_by_phase: dict[Phase, float] = {
         "forward": _forward_bytes(case),
         "backward": _backward_bytes(case),
-        "optimizer": float(ADAMW_ACCESSES * parameter_bytes(case) * n_parameters(case.model)),
+        "optimizer": float(_optimizer_bytes(case)),
     }
     return {phase: bytes_by_phase[phase] for phase in PHASES[case.workload.pass_]}
+
+
+def _optimizer_bytes(case: ModelCase) -> int:
+    """Parameter and moments read and written, the gradient read."""
+    n, n_bytes = n_parameters(case.model), parameter_bytes(case)
+    moment = sum(optimizer.moment_sizes(case.configuration.optimizer, n, n_bytes))
+    return 3 * n * n_bytes + 4 * moment
 
 
 def parameter_bytes(case: ModelCase) -> int:

@@ -35,7 +35,15 @@ Attention = Literal[DecoderAttention, "as-written"]
 """`as-written` is the attention that a user's module brings."""
 Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
 CompileScope = Literal["block", "model"]
-Optimizer = Literal["adamw-loop", "adamw-foreach", "adamw-fused", "adamw-triton"]
+Optimizer = Literal[
+    "adamw-loop",
+    "adamw-foreach",
+    "adamw-fused",
+    "adamw-triton",
+    "adamw-bf16-states",
+    "adamw-8bit-states",
+]
+"""The first three are torch's. The last two hold the moments of fp32 parameters in fewer bits."""
 Checkpointing = Literal["none", "sqrt", "every-block", "selective"]
 Loss = Literal["torch", "fused", "chunked", "recomputed"]
 """How the loss is computed. `torch` is torch's cross-entropy on logits, `fused` Peakward's own kernel, which

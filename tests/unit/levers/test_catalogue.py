@@ -108,6 +108,7 @@ def test_nothing_stands_in_the_way_of_a_recent_gpu_that_trains_in_16_bits(pulled
     assert applies(pulled, case(pass_=pulled.passes[-1], precision=precision)) is None
 
 
+OPTIMIZERS = ("fused-optimizer", "triton-optimizer", "bf16-states", "8bit-states")
 LOSSES = ("fused-loss", "chunked-loss", "recomputed-loss")
 
 
@@ -121,7 +122,7 @@ def test_what_makes_a_pass_with_a_cache_faster(pass_: str) -> None:
     at = case(pass_=pass_, precision="bf16-mixed")
     found = {each.name for each in LEVERS if applies(each, at) is None}
     # The fused step is of bf16 parameters alone.
-    without = {"fused-optimizer", "triton-optimizer", *LOSSES, "checkpointing", "fused-step"}
+    without = {*OPTIMIZERS, *LOSSES, "checkpointing", "fused-step"}
     caches = {"flash-decode", "kv-cache", "int8-cache", "fp8-cache"}
     without |= {"flash", "flash-hopper"} if pass_ == "decode" else caches
     assert found == {each.name for each in LEVERS} - without
@@ -193,11 +194,21 @@ def stopped(at: ModelCase, capability: tuple[int, int] | None = None) -> str | N
         ("compile", "reduce-overhead"),
         ("compile", "max-autotune"),
         ("optimizer", "adamw-triton"),
+        ("optimizer", "adamw-bf16-states"),
+        ("optimizer", "adamw-8bit-states"),
     ],
 )
 def test_a_setting_for_cuda_alone_is_refused_on_a_cpu(field: str, value: str) -> None:
     assert stopped(case("cpu", **{field: value})) == f"{field} {value} needs cuda, got cpu"
     assert stopped(case("cuda", **{field: value}), (9, 0)) is None
+
+
+@pytest.mark.parametrize("value", ["adamw-bf16-states", "adamw-8bit-states"])
+def test_moments_in_fewer_bits_need_fp32_parameters(value: str) -> None:
+    refused = f"optimizer {value} needs fp32 parameters, got precision bf16: use bf16-mixed or fp8"
+    assert stopped(case("cuda", optimizer=value, precision="bf16"), (9, 0)) == refused
+    for precision in ("fp32", "tf32", "bf16-mixed", "fp8"):
+        assert stopped(case("cuda", optimizer=value, precision=precision), (9, 0)) is None
 
 
 def test_cuda_graphs_are_refused_on_a_cpu() -> None:

@@ -15,8 +15,8 @@ from peakward.records.case import AS_WRITTEN, ModuleCase, StepCase, Workload
 
 OF_A_FACTORY = {
     "tf32", "bf16-mixed", "fp16-mixed", "bf16", "sdpa", "sdpa-cudnn", "flash", "flash-hopper",
-    "compile", "compile-model", "cuda-graphs", "fused-optimizer", "triton-optimizer", "fused-norm",
-    "fused-loss", "chunked-loss", "recomputed-loss", "checkpointing", "no-masks",
+    "compile", "compile-model", "cuda-graphs", "fused-optimizer", "triton-optimizer", "bf16-states",
+    "8bit-states", "fused-norm", "fused-loss", "chunked-loss", "recomputed-loss", "checkpointing", "no-masks",
 }  # fmt: skip
 
 

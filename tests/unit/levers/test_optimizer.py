@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from peakward.kernels.ops import launchable
-from peakward.levers.optimizer import LEARNING_RATE, adamw
+from peakward.kernels.ops.adamw import stored
+from peakward.levers.optimizer import AXIS, BLOCK, LEARNING_RATE, OWN, adamw, moment_sizes
 
 IMPLEMENTATIONS = ("adamw-loop", "adamw-foreach", "adamw-fused")
 
@@ -49,7 +50,28 @@ def test_is_the_implementation_asked_for(implementation, foreach, fused):
     assert (group["foreach"], group["fused"], group["capturable"]) == (foreach, fused, True)
 
 
-def test_our_kernel_is_refused_without_cuda(monkeypatch):
+@pytest.mark.parametrize("value", OWN)
+def test_our_kernel_is_refused_without_cuda(monkeypatch, value):
     monkeypatch.setattr(launchable, "interprets", lambda: False)
     with pytest.raises(ValueError, match="on a CUDA device, got cpu"):
-        adamw(nn.Linear(2, 2), "adamw-triton", capturable=False)
+        adamw(nn.Linear(2, 2), value, capturable=False)
+
+
+@pytest.mark.parametrize("value", OWN)
+def test_our_kernel_holds_what_the_axis_says(monkeypatch, value):
+    monkeypatch.setattr(launchable, "interprets", lambda: True)
+    optimizer = adamw(nn.Linear(100, 7), value, capturable=False)
+    assert optimizer.defaults["states"] == OWN[value]
+    weight = optimizer.param_groups[0]["params"][0]
+    optimizer._start([weight])
+    moments = [each for name, each in optimizer.state[weight].items() if name != "step"]
+    held = 2 * moment_sizes(value, 700, 4)
+    assert sorted(each.nbytes for each in moments) == sorted(held)
+    assert stored.BLOCK == BLOCK
+
+
+def test_the_code_for_the_user_makes_it():
+    for value, states in OWN.items():
+        line = AXIS.code[value].once[0]
+        assert ("states=" in line) == (states != "as parameters")
+        assert states == "as parameters" or f'states="{states}"' in line

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from peakward.patches.optimizer import in_optimizers
+from peakward.levers.optimizer import OWN
+from peakward.patches.optimizer import _STATES, in_optimizers
 from peakward.patches.source import Source
 
 MADE = {
@@ -53,6 +54,22 @@ def test_our_own_takes_the_place_of_a_plain_one():
         "import torch\nfrom peakward.kernels import TritonAdamW\nopt = TritonAdamW(p, lr=1e-3)\n"
     )
     assert not left
+
+
+def test_our_own_with_moments_in_fewer_bits():
+    after, left = changed(
+        "import torch\nopt = torch.optim.AdamW(p, lr=1e-3)\n", "adamw-8bit-states"
+    )
+    assert after == (
+        "import torch\nfrom peakward.kernels import TritonAdamW\n"
+        'opt = TritonAdamW(p, lr=1e-3, states="8bit")\n'
+    )
+    assert not left
+
+
+def test_values_of_our_own_are_those_of_the_axis():
+    assert _STATES.keys() == OWN.keys()
+    assert {each or "as parameters" for each in _STATES.values()} == set(OWN.values())
 
 
 def test_our_own_takes_no_other_arguments():

@@ -52,6 +52,17 @@ def touched(tokens: int) -> float:
     return 50 * (1 - (49 / 50) ** tokens)
 
 
+def test_the_optimizer_moves_its_moments_as_they_are_stored() -> None:
+    for optimizer, moment in (("adamw-bf16-states", 2 * 1024), ("adamw-8bit-states", 1024 + 4)):
+        shape = msgspec.structs.replace(UNTIED, vocab_size=(1024 - 172) // 8)
+        made = case(shape)
+        n = n_parameters(shape)
+        configuration = msgspec.structs.replace(made.configuration, optimizer=optimizer)
+        made = msgspec.structs.replace(made, configuration=configuration)
+        bits = moment * n / 1024 if "bf16" in optimizer else n + -(-n // 256)
+        assert compulsory_bytes(made)["optimizer"] == 3 * 4 * n + 4 * bits
+
+
 def test_a_training_step_by_hand() -> None:
     traffic = compulsory_bytes(case())
     rows = touched(32) * 4

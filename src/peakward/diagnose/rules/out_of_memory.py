@@ -6,7 +6,7 @@ one.
 Costs: the case does not run at all.
 Example: naive attention over 16,384 tokens: 1 GiB of fp32 scores for each head of a layer.
 Lever: those that save memory: attention without a score matrix, checkpointing, bf16, a loss without all
-logits, kernels for norms, RoPE and SwiGLU, quantised weights.
+logits, kernels for norms, RoPE and SwiGLU, moments in bf16 or 8 bits, quantised weights.
 Wrong when: another program holds the device's memory.
 """
 
@@ -21,7 +21,7 @@ CODE = "MEM001"
 ATTENTION = ("sdpa", "sdpa-cudnn", "flash", "flash-hopper", "flash-decode")
 OTHERS = (
     *("checkpointing", "bf16", "bf16-mixed", "chunked-loss", "recomputed-loss"),
-    *(*OF_A_PART, "int4-weights", "int8-weights"),
+    *(*OF_A_PART, "bf16-states", "8bit-states", "int4-weights", "int8-weights"),
 )
 ADVICE = {
     "activations": "checkpoint blocks, or accumulate gradients over smaller batches",

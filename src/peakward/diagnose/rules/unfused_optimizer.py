@@ -17,6 +17,7 @@ from peakward.diagnose.diagnosis_input import (
     number,
 )
 from peakward.diagnose.kernels import chosen, parts, shown
+from peakward.levers.optimizer import OWN
 
 CODE = "BW003"
 UNFUSED = ("elementwise", "reduction", "copy")
@@ -26,8 +27,7 @@ def judge(given: DiagnosisInput) -> Verdict:
     """Judges by the optimiser's phase."""
     profile, time, case = given.profile, given.time, given.configured
     if case is not None and (
-        case.workload.pass_ != "train_step"
-        or case.configuration.optimizer in ("adamw-fused", "adamw-triton")
+        case.workload.pass_ != "train_step" or case.configuration.optimizer in ("adamw-fused", *OWN)
     ):
         return None
     if profile is None or time is None:

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.models.op_recorder import OpRecorder
+from peakward.levers import optimizer
 from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.op_graph import OpGraph
@@ -64,9 +65,9 @@ def _check(case: ModelCase) -> None:
             "expected an eager step to capture, got a compiled one or a CUDA graph: "
             "take these levers off"
         )
-    if configuration.optimizer == "adamw-triton":
+    if configuration.optimizer in optimizer.OWN:
         raise PeakwardError(
-            "expected an optimiser of torch's operators to capture, got adamw-triton: "
+            f"expected an optimiser of torch's operators to capture, got {configuration.optimizer}: "
             "use adamw-fused, which moves as much"
         )
     if case.device == "cuda" and not torch.cuda.is_available():

@@ -206,6 +206,13 @@ def _cast_parameters(live: Live, dtype: torch.dtype) -> Undo:
     if held is not None:
         raise PeakwardError(f"expected parameters of the model alone to cast, got others: {held}")
     parameters = [each for each in live.model.parameters() if each.dtype == torch.float32]
+    if live.optimizer is not None:
+        for each in _moments(live.optimizer, parameters):
+            if each.dtype != torch.float32:
+                raise PeakwardError(
+                    "expected an optimizer with moments in the parameters' type to cast, got "
+                    f"{str(each.dtype)[6:]} over float32 parameters: leave them, or make another optimizer"
+                )
     buffers = [] if live.keeps_buffers else list(_buffers(live.model))
     undos = [_cast(each, dtype) for each in (*parameters, *buffers)]
     undos += [

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
+from peakward.levers import optimizer
 from peakward.levers.weights import QUANTISED
 from peakward.prediction.communication import expect_shareable, model_bytes
 from peakward.prediction.memory import compiled_passes as compiled_step
@@ -152,9 +153,12 @@ def resident_bytes(case: ModelCase, group: DeviceGroup | None) -> int:
     timeline to be summed."""
     if case.configuration.weights in QUANTISED:
         return 0
-    copies = {"train_step": 4, "forward_backward": 2}.get(case.workload.pass_, 1)
+    held = (2 if case.workload.trains else 1) * model_bytes(case)
+    if case.workload.pass_ == "train_step":
+        n, each = n_parameters(case.model), parameter_bytes(case)
+        held += 2 * sum(optimizer.moment_sizes(case.configuration.optimizer, n, each))
     n_shards = 1 if group is None or group.parallel == "ddp" else group.n_gpus
-    return copies * model_bytes(case) // n_shards
+    return held // n_shards
 
 
 @lru_cache(maxsize=256)

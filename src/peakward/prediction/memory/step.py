@@ -128,7 +128,7 @@ def _rehearse(line: Timeline, plan: Plan, case: ModelCase) -> None:
     if case.workload.trains:
         workspace(line)
     if case.workload.pass_ == "train_step":
-        state_in_memory(line, plan)
+        state_in_memory(line, plan, case.configuration.optimizer)
 
 
 def _step(
@@ -154,7 +154,7 @@ def _step(
     if workload.pass_ == "train_step":
         line.enter("optimizer")
         if first and not configuration.cuda_graphs:
-            state_in_memory(line, plan)
+            state_in_memory(line, plan, configuration.optimizer)
         update_in_memory(line, plan, configuration.optimizer)
     return spans
 

@@ -230,6 +230,8 @@ _CATEGORIES: dict[str, Category] = {
     "topk": "sort",
     "_fused_adamw_": "optimizer",
     "peakward.adamw": "optimizer",
+    "peakward.adamw_8bit": "optimizer",
+    "peakward.adamw_bf16": "optimizer",
     "peakward.add_layer_norm": "normalisation",
     "peakward.add_layer_norm_backward": "normalisation",
     "peakward.add_rms_norm": "normalisation",

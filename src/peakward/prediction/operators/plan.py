@@ -15,7 +15,7 @@ from peakward.hardware.attention_backend import (
     named_backend,
 )
 from peakward.hardware.devices import CAPABILITIES
-from peakward.levers import kv_cache
+from peakward.levers import kv_cache, optimizer
 from peakward.levers.axis import Work
 from peakward.levers.catalogue import setting_obstacle, together_obstacle, work
 from peakward.levers.registry import at_work, axes_of
@@ -28,6 +28,7 @@ from peakward.records.case import (
     Loss,
     ModelCase,
     ModulePass,
+    Optimizer,
     Precision,
 )
 from peakward.records.device import spell
@@ -250,14 +251,16 @@ def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> No
         _expect_multiples(case)
 
 
+_CAPTURABLE_OPTIMIZERS: tuple[Optimizer, ...] = ("adamw-foreach", "adamw-fused", *optimizer.OWN)
+
+
 def _expect_capturable(case: ModelCase) -> None:
     """The lever takes no others."""
     configuration = case.configuration
     if case.workload.trains:
         expect("precision in a CUDA graph", configuration.precision, *_CAPTURABLE)
     if case.workload.pass_ == "train_step":
-        optimizers = ("adamw-foreach", "adamw-fused", "adamw-triton")
-        expect("optimizer in a CUDA graph", configuration.optimizer, *optimizers)
+        expect("optimizer in a CUDA graph", configuration.optimizer, *_CAPTURABLE_OPTIMIZERS)
 
 
 def _expect_gpu(precision: Precision, compute_capability: ComputeCapability) -> None:

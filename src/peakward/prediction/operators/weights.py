@@ -4,13 +4,24 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from peakward.levers import optimizer
 from peakward.prediction.memory.timeline import Timeline
 from peakward.prediction.operators import experts, readout
 from peakward.prediction.operators.linear import BLOCK, Linear, layers
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import DOUBLE, FLOAT, INT32, Tape, alike, tensor
+from peakward.prediction.operators.tape import (
+    BFLOAT,
+    DOUBLE,
+    FLOAT,
+    INT32,
+    UINT8,
+    Tape,
+    alike,
+    of_type,
+    tensor,
+)
 from peakward.records.case import Optimizer
-from peakward.records.op_graph import Operand
+from peakward.records.op_graph import ITEM_BYTES, Operand
 
 # The parameters, with the modules that own them.
 
@@ -80,7 +91,7 @@ def _linear(layer: Linear, n: int) -> list[Weight]:
 # AdamW: torch's tensor by tensor, over lists of tensors, or as one fused operator; or Peakward's.
 #
 # After Loshchilov & Hutter 2019, as `torch/optim/adamw.py` has it. Its step counts are scalars, each a
-# tensor; moments and their square roots are in the parameters' type.
+# tensor; moments and their square roots are in the parameters' type, but where Peakward's holds them in less.
 
 _Tensors = tuple[Operand, ...]
 Implementation = Optimizer | Literal["adamw-foreach-captured"]
@@ -97,8 +108,8 @@ def adamw(tape: Tape, plan: Plan, implementation: Implementation) -> None:
                 tape.changed("add_", tensor(FLOAT))
                 _update(tape, "", (weight.tensor,))
         return
-    if implementation == "adamw-triton":
-        _own_kernel(tape, found)
+    if implementation in optimizer.OWN:
+        _own_kernel(tape, found, implementation)
         return
     every = every_weight(plan)
     steps = Operand(shape=(), dtype=FLOAT, count=sum(each.n for each in found))
@@ -123,9 +134,13 @@ def _fused_if_finite(tape: Tape, every: _Tensors, steps: Operand) -> None:
     tape.call("_foreach_sub_", (steps, steps), (steps,), bytes_read=read)
 
 
-def _own_kernel(tape: Tape, found: Sequence[Weight]) -> None:
+_MOMENTS = {"adamw-bf16-states": ("adamw_bf16", BFLOAT), "adamw-8bit-states": ("adamw_8bit", UINT8)}
+
+
+def _own_kernel(tape: Tape, found: Sequence[Weight], implementation: str) -> None:
     """Peakward's (`kernels/ops/adamw`): one launch a tensor, after what all of them share is made in
-    double precision: rate and correction, from one step count."""
+    double precision: rate and correction, from one step count. Moments in fewer bits are rounded by the
+    count too, those in 8 with the exponents of their blocks."""
     count = tape.cast(tape.changed("add_", tensor(FLOAT)), DOUBLE)
     for _ in ("lr / (1 - beta1ᵗ)", "1 / (1 - beta2ᵗ)"):
         for name in ("pow", "rsub", "reciprocal", "mul"):
@@ -136,7 +151,14 @@ def _own_kernel(tape: Tape, found: Sequence[Weight]) -> None:
     for weight in found:
         each = weight.tensor
         with tape.times(weight.n):
-            tape.own("adamw", (each, each, each, each, shared), (each, each, each))
+            if implementation not in _MOMENTS:
+                tape.own("adamw", (each, each, each, each, shared), (each, each, each))
+                continue
+            name, dtype = _MOMENTS[implementation]
+            moments = [of_type(each, dtype)] * 2
+            if dtype == UINT8:
+                moments += [tensor(UINT8, -(-each.n_elements // optimizer.BLOCK))] * 2
+            tape.own(name, (each, each, *moments, shared, tensor(FLOAT)), (each, *moments))
 
 
 def _captured(tape: Tape, every: _Tensors, steps: Operand) -> None:
@@ -181,9 +203,17 @@ def _in_place(
 # AdamW's state and temporaries (`torch/optim/adam.py`).
 
 
-def state_in_memory(line: Timeline, plan: Plan) -> None:
-    """Two moments of every parameter, in its type."""
-    line.keep(*line.ops(2 * sizes(plan), category="optimizer_state"))
+def state_in_memory(line: Timeline, plan: Plan, implementation: Optimizer) -> None:
+    """Two moments of every parameter, in its type or in fewer bits."""
+    moment = [
+        n_bytes
+        for weight in weights(plan)
+        for n_bytes in optimizer.moment_sizes(
+            implementation, weight.tensor.n_elements, ITEM_BYTES[weight.tensor.dtype]
+        )
+        * weight.n
+    ]
+    line.keep(*line.ops(2 * moment, category="optimizer_state"))
 
 
 def update_in_memory(line: Timeline, plan: Plan, implementation: Optimizer) -> None:

@@ -40,6 +40,8 @@ OPTIMIZER: dict[Optimizer, tuple[float, float]] = {
     "adamw-fused": (120.0, 0.45),
     "adamw-loop": (100.0, 22.0),
     "adamw-triton": (100.0, 3.0),
+    "adamw-bf16-states": (100.0, 3.0),
+    "adamw-8bit-states": (100.0, 3.0),
 }
 """A step of it, and each tensor in it."""
 

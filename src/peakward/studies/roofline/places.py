@@ -73,6 +73,8 @@ STEPS = {
     "_foreach_addcdiv_": 3,
     "_fused_adamw_": 14,  # decay 1, two moments 3 and 4, root, correction, epsilon, update 3
     "peakward.adamw": 14,
+    "peakward.adamw_8bit": 14,
+    "peakward.adamw_bf16": 14,
 }
 """Operations an element, by the formula of each; one of what is not named."""
 MODEL_SHARE_BACKWARD = 4 / 5

@@ -229,6 +229,18 @@ def test_parameters_that_others_hold_are_not_cast(live):
     assert torch.equal(averaged.embed.weight, weight)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.uint8])
+def test_moments_in_fewer_bits_are_not_cast(live, dtype):
+    parameter = next(live.model.parameters())
+    live.optimizer.state[parameter]["exp_avg"] = torch.zeros_like(parameter, dtype=dtype)
+    before = state(live)
+    with pytest.raises(
+        PeakwardError, match=rf"moments in the parameters' type .* got {str(dtype)[6:]}"
+    ):
+        Applied(live, settings(precision="bf16"))
+    assert_same(state(live), before)
+
+
 def test_a_part_of_a_larger_tensor_is_not_cast():
     flat = torch.zeros(64)
     model = nn.Linear(4, 4, bias=False)

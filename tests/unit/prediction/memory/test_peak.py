@@ -113,6 +113,19 @@ def test_the_optimisers_temporaries(optimizer, temporaries):
         assert found.peak.total_bytes == pytest.approx(at_update.total_bytes, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "a_parameter"),
+    [("adamw-bf16-states", 2 * 2), ("adamw-8bit-states", 2 * (1 + 1 / 256))],
+)
+def test_moments_in_fewer_bits(optimizer, a_parameter):
+    settings = {"optimizer": optimizer, "checkpointing": "every-block", "precision": "bf16-mixed"}
+    made = case(settings, model("small"), batch_size=1, seq_len=16)
+    found = peak_memory(made).peak
+    assert found.optimizer_state_bytes == a_parameter * n_parameters(model("small"))
+    whole = resident_bytes(made, None)
+    assert whole == (2 * 4 + a_parameter) * n_parameters(model("small"))
+
+
 def test_building_needs_an_fp32_copy_of_the_largest_matrix():
     found = peak_memory(case({"precision": "bf16"}, model("2.7B"), batch_size=1, pass_="forward"))
     largest = 4 * 2 * 10_240 * 2560

@@ -68,3 +68,19 @@ def test_peakwards_own_moves_each_of_seven_streams_once(captured):
     assert sum(each.count for each in own) == 12 * 6 + 3
     moved = sum(each.count * (each.bytes_read + each.bytes_written) for each in own)
     assert moved == 7 * 4 * n_parameters(model("small")) + 8 * (12 * 6 + 3)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name", "a_parameter"),
+    [
+        ("adamw-bf16-states", "peakward.adamw_bf16", 3 * 4 + 4 * 2),
+        # All sizes of the model divide by the block.
+        ("adamw-8bit-states", "peakward.adamw_8bit", 3 * 4 + 4 * (1 + 1 / 256)),
+    ],
+)
+def test_moments_in_fewer_bits_are_moved_as_they_are_stored(optimizer, name, a_parameter):
+    """Beside them two factors and the step count are read for each tensor."""
+    own = [each for each in operators(captured=True, optimizer=optimizer) if each.name == name]
+    assert sum(each.count for each in own) == 12 * 6 + 3
+    moved = sum(each.count * (each.bytes_read + each.bytes_written) for each in own)
+    assert moved == a_parameter * n_parameters(model("small")) + 12 * (12 * 6 + 3)

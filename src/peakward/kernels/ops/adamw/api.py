@@ -173,6 +173,11 @@ class TritonAdamW(torch.optim.Optimizer):
         from peakward.kernels.ops.adamw.triton import update, update_8bit, update_bf16
 
         settings = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay")}
+        if group["states"] != "as parameters" and parameter.dtype != torch.float32:
+            raise ValueError(
+                f"{OP}: expected parameters in float32 for states in {group['states']}, got "
+                f"{parameter.dtype}: they were cast since the optimiser was made"
+            )
         gradient = parameter.grad.contiguous()  # type: ignore[union-attr]
         state = self.state[parameter]
         random: dict[str, Any] = {"seed": group["seed"], "number": number}
@@ -219,9 +224,7 @@ class TritonAdamW(torch.optim.Optimizer):
             for name in MOMENTS:
                 if self.defaults["states"] == "8bit":
                     codes = torch.zeros_like(each, dtype=torch.uint8)
-                    exponents = codes.new_full(
-                        (stored.n_blocks(each.numel()),), stored.LEAST_EXPONENT
-                    )
+                    exponents = codes.new_zeros(stored.n_blocks(each.numel()))
                     self.state[each] |= {name + _CODES: codes, name + _EXPONENTS: exponents}
                 else:
                     self.state[each][name] = torch.zeros_like(each, dtype=self._dtype(each))

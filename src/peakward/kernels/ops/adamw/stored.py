@@ -24,7 +24,8 @@ TILE = 1024
 """The elements that one word of Philox's four serves: word k of counter c rounds element 4·TILE·(c // TILE) +
 k·TILE + c % TILE."""
 LEAST_EXPONENT = 40
-"""The smallest exponent of a block, biased as fp32's: 2⁻⁸⁷. No value of a block is subnormal in fp32."""
+"""The smallest exponent of a block, biased as fp32's: 2⁻⁸⁷. No value of a block is subnormal in fp32.
+A block of zeros may have any."""
 NOT_FINITE = 255
 """The exponent of a block with an infinity or a NaN, of which every element is read as NaN."""
 MANTISSA = 3
