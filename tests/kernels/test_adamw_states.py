@@ -224,19 +224,28 @@ def differing(mine, theirs):
     return sum(int((a != b).sum()) for a, b in zip(mine, theirs, strict=True))
 
 
+def held_by(optimizer):
+    """All tensors of an optimizer's state but the counts."""
+    states = optimizer.state.values()
+    return [each for state in states for name, each in state.items() if name != "step"]
+
+
 @pytest.mark.parametrize("states", UPDATES)
 def test_goes_on_bit_for_bit_from_a_stored_state(device, states, tmp_path):
-    before, halfway = trained(states, 2)
+    before, halfway = trained(states, 1)
     torch.save(before.state_dict(), tmp_path / "state")
-    _, straight = trained(states, 3)
-    stored_state = torch.load(tmp_path / "state", map_location="cpu")
+    through, straight = trained(states, 2)
+    kept = torch.load(tmp_path / "state", map_location="cpu")
     # The seed is the stored one, not the one that it is made with.
-    again, resumed = trained(states, 1, parameters=halfway, state=stored_state, seed=99)
+    again, resumed = trained(states, 1, parameters=halfway, state=kept, seed=99)
     assert not differing(resumed, straight)
-    for state in again.state.values():
-        kinds = {each.dtype for name, each in state.items() if name != "step"}
-        assert kinds == {torch.bfloat16 if states == "bf16" else torch.uint8}
-    assert differing(trained(states, 3, seed=4)[1], straight)
+    assert not differing(held_by(again), held_by(through))
+    kind = torch.bfloat16 if states == "bf16" else torch.uint8
+    assert {each.dtype for each in held_by(again)} == {kind}
+    for group in kept["param_groups"]:
+        group["seed"] = 4
+    other, _ = trained(states, 1, parameters=halfway, state=kept)
+    assert differing(held_by(other), held_by(through)) > 100
 
 
 @pytest.mark.parametrize("states", UPDATES)
@@ -285,9 +294,9 @@ def test_takes_the_bytes_that_it_says(device, states):
 @pytest.mark.parametrize("states", UPDATES)
 def test_trains_as_fp32_moments_do(device, states):
     """The way is that of fp32 moments within a share of its length."""
-    _, exact = trained("as parameters", 6)
-    _, mine = trained(states, 6)
-    travelled = 6 * 1e-2
+    _, exact = trained("as parameters", 4)
+    _, mine = trained(states, 4)
+    travelled = 4 * 1e-2
     for each, other in zip(mine, exact, strict=True):
         assert float((each - other).abs().max()) <= {"bf16": 0.02, "8bit": 0.3}[states] * travelled
 
