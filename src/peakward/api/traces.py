@@ -1,15 +1,19 @@
 """`pw.trace` and `peakward trace`: a trace that is read from a file, on a device that the catalogue knows,
 and what is told of it."""
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from peakward.hardware import devices
 from peakward.records import check
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.finding import Diagnosis, TraceReport
 from peakward.records.profile import Job, Profile, Rank, WorkPhase
+from peakward.traces.table import JobRank
 from peakward.traces.trace import Trace, compare, in_order
 
 
@@ -48,10 +52,96 @@ def trace(path: str | Path, *, device: str | None = None) -> Trace:
     return found
 
 
+class Ranks(NamedTuple):
+    """The traces of one job that can be compared."""
+
+    traces: tuple[Trace, ...]
+    """One of each rank."""
+    notes: tuple[str, ...]
+    """A sentence for each file that is left out, and one for ranks that the files' names tell."""
+
+
+def ranks(paths: Sequence[str | Path], *, device: str | None = None) -> Ranks:
+    """Read the files of one job: `peakward trace rank*.json.gz`. What cannot be read or compared is left out,
+    as long as any is left.
+
+    Raises:
+        PeakwardError: as `trace`, of the only file, or where no file can be read; an unknown device.
+    """
+    read: list[tuple[Path, Trace]] = []
+    notes: list[str] = []
+    for path in paths:
+        try:
+            read.append((Path(path), trace(path, device=device)))
+        except PeakwardError as error:
+            if len(paths) == 1 or (path == paths[-1] and not read):
+                raise
+            notes.append(f"Left out: {error}.")
+    return _of_one_job(read, notes)
+
+
+def _of_one_job(read: Sequence[tuple[Path, Trace]], notes: Sequence[str]) -> Ranks:
+    """One trace of each rank. A file says its rank, or else its name does, or its folder's."""
+    said, every = [*notes], [each for _, each in read]
+    if len(every) == 1:
+        return Ranks(tuple(every), tuple(said))
+    kept = [each for each in every if not each.is_of_host] or every[:1]
+    said += [
+        f"Left out: {each.table.source} has no GPU work, which is what ranks are compared by."
+        for each in every
+        if each not in kept
+    ]
+    sizes = Counter(each.table.job.world_size for each in kept if each.table.job is not None)
+    size = sizes.most_common(1)[0][0] if sizes else None
+    by_name = {at: _rank_in(path) for at, path in enumerate(p for p, t in read if t in kept)}
+    named = []
+    found: dict[int | str, Trace] = {}
+    for at, each in enumerate(kept):
+        job, rank = each.table.job, by_name[at]
+        if job is None and rank is not None and (size is not None or None not in by_name.values()):
+            largest = max(rank, *(known or 0 for known in by_name.values()))
+            job = JobRank(rank, size or largest + 1)
+            each.table = replace(each.table, job=job)
+            named.append(each.table.source)
+        if job is None and size is not None:
+            said.append(f"Left out: {each.table.source} does not say its rank, as the others do.")
+        elif job is not None and size is not None and job.world_size != size:
+            said.append(
+                f"Left out: {each.table.source} is of a job of {job.world_size:,} ranks, "
+                f"the others of one of {size:,}."
+            )
+        elif job is not None and (first := found.setdefault(job.rank, each)) is not each:
+            said.append(
+                f"Left out: {each.table.source} is of rank {job.rank}, as {first.table.source} is."
+            )
+        elif job is None:
+            found[f"file {at}"] = each
+    if named:
+        said.append(
+            f"The rank is taken from the name of {', '.join(named)}, which does not say it."
+        )
+    return Ranks(tuple(found.values()), tuple(said))
+
+
+_RANK = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+
+
+def _rank_in(path: Path) -> int | None:
+    found = _RANK.search(path.name) or _RANK.search(path.parent.name)
+    return None if found is None else int(found[1])
+
+
 def report(
-    traces: Sequence[Trace], *, phase: WorkPhase | None = None, range_name: str | None = None
+    traces: Sequence[Trace],
+    *,
+    phase: WorkPhase | None = None,
+    range_name: str | None = None,
+    notes: Sequence[str] = (),
 ) -> TraceReport:
     """Everything that is told of a trace, or of several as ranks of one job; or of a part of them.
+
+    Args:
+        notes: of `ranks`.
 
     Raises:
         PeakwardError: two ranks of one number, or a range that a trace does not have.
@@ -66,6 +156,7 @@ def report(
         profiles=profiles,
         diagnoses=tuple(_diagnosed(profile, trace, job, rank) for profile, trace, rank in told),
         job=job,
+        notes=tuple(notes),
     )
 
 

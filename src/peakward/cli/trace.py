@@ -17,7 +17,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Show where a trace's time went: PyTorch profiler or Nsight Systems.
 
     A trace is a file of torch.profiler (.json, .json.gz) or an export of Nsight Systems (.sqlite),
-    of any model. Several files are taken as ranks of one job and compared as well.
+    of any model. Several files are taken as ranks of one job and compared as well; a file that
+    cannot be is left out, and said.
     """
 
     files: Annotated[tuple[str, ...], tyro.conf.Positional, required("FILE…")]
@@ -39,10 +40,10 @@ def main(options: Options, _command: str) -> int:
         raise PeakwardError("expected a trace, got none: name a .json, .json.gz or .sqlite file")
     phase = _phase(options.phase)
     targets = output.targets(options.views)
-    from peakward.api.traces import report, trace
+    from peakward.api.traces import ranks, report
 
-    traces = [trace(name, device=options.device) for name in options.files]
-    found = report(traces, phase=phase, range_name=options.range)
+    read = ranks(options.files, device=options.device)
+    found = report(read.traces, phase=phase, range_name=options.range, notes=read.notes)
     whole = pages.document(found)
     screen = whole if options.kernels else pages.screen(found)
     output.show(found, targets, as_json=options.views.json, document=whole, screen=screen)

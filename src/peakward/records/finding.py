@@ -107,3 +107,5 @@ class TraceReport(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """One for each profile. Empty for a part of a trace, because its rest would look idle to the rules."""
     job: Job | None = None
     """None for a single trace."""
+    notes: tuple[str, ...] = ()
+    """Files that are left out, each with its reason, and ranks that the files' names tell."""

@@ -378,6 +378,15 @@ class CaseProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     profile: Profile
 
 
+class Excess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a late rank did longer than the mean of the others, before the collectives that it began last."""
+
+    kind: Literal["work", "idle"]
+    name: str | None
+    """The kernel or copy; when idle, what its host did for most of that time, if one thing did."""
+    ns: int
+
+
 class Rank(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One process of a job, compared with the others."""
 
@@ -396,6 +405,10 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The part of `waited_ns` that is for the job's late rank."""
     idle_ns: int | None = None
     """Time from its first work to its last in which nothing ran."""
+    exposed_ns: int | None = None
+    """The part of `communication_ns` in which no other kernel ran."""
+    behind_ns: int = 0
+    """Time by which it began after the last of the others, over the collectives that it began last."""
 
 
 class Job(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -405,9 +418,9 @@ class Job(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     ranks: tuple[Rank, ...]
     n_collectives: int
-    """Collectives that every rank has, matched by name and order."""
+    """Collectives that several ranks have, matched by what the traces say of them, or by name and order."""
     n_unmatched: int
-    """Collectives left out, over all ranks, because the ranks have different numbers of that name."""
+    """Collectives left out, over all ranks, because the ranks have different numbers of them."""
     imbalance: float | None
     """The largest compute time over the mean; None where nothing computes."""
     straggler: int | None
@@ -416,3 +429,5 @@ class Job(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The rank for which the others wait long enough for a finding, or None."""
     absent: tuple[int, ...] = ()
     """Ranks of the job whose files are missing here."""
+    late_by: tuple[Excess, ...] = ()
+    """Of the late rank, or else of the straggler: the largest first."""

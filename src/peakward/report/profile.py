@@ -8,7 +8,7 @@ import msgspec
 from peakward.records.finding import Diagnosis, Finding, TraceReport
 from peakward.records.profile import IDLE_CAUSES, Job, Profile
 from peakward.records.study import Table
-from peakward.report import findings, profile_tables, profile_work
+from peakward.report import findings, profile_tables, profile_work, rank_sentences
 from peakward.report.document import (
     Block,
     Document,
@@ -39,8 +39,8 @@ LEAST_CAUSE = 0.01
 def screen(found: TraceReport) -> Document:
     """One screen for a trace, or for the traces of a job together."""
     if found.job is not None:
-        return job(found.job, found.diagnoses)
-    return summary(found.profiles[0], *found.diagnoses)
+        return _noted(job(found.job, found.diagnoses), found.notes)
+    return _noted(summary(found.profiles[0], *found.diagnoses), found.notes)
 
 
 def document(found: TraceReport) -> Document:
@@ -50,8 +50,13 @@ def document(found: TraceReport) -> Document:
         for profile, diagnosis in zip_longest(found.profiles, found.diagnoses)
     ]
     if found.job is not None:
-        return whole_job(found.job, pages, found.diagnoses)
-    return pages[0]
+        return _noted(whole_job(found.job, pages, found.diagnoses), found.notes)
+    return _noted(pages[0], found.notes)
+
+
+def _noted(page: Document, notes: Sequence[str]) -> Document:
+    said = tuple(Note(text=each) for each in notes)
+    return msgspec.structs.replace(page, blocks=(*page.blocks, *said))
 
 
 def summary(found: Profile, diagnosis: Diagnosis | None = None) -> Document:
@@ -134,6 +139,7 @@ def job(found: Job, diagnoses: Sequence[Diagnosis] = ()) -> Document:
         title=f"{len(found.ranks)} traces side by side",
         headline=headline,
         blocks=(
+            *(Paragraph(text=text) for text in rank_sentences.sentences(found)),
             TableBlock(table=profile_tables.ranks(found, RANKS)),
             *(_filled(profile_tables.findings(found, diagnoses)) if diagnoses else ()),
             *(Note(text=text) for text in notes),
@@ -155,10 +161,9 @@ def whole_job(
         for each in documents
         for part in each.sections
     ]
-    every = TableBlock(table=profile_tables.ranks(found))
-    return msgspec.structs.replace(
-        page, blocks=(every, *page.blocks[1:]), sections=(*sections, *inner)
-    )
+    few, every = (TableBlock(table=profile_tables.ranks(found, most)) for most in (RANKS, None))
+    blocks = tuple(every if each == few else each for each in page.blocks)
+    return msgspec.structs.replace(page, blocks=blocks, sections=(*sections, *inner))
 
 
 def _told_by(late: Finding) -> str:

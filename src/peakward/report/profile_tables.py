@@ -259,6 +259,8 @@ def ranks(found: Job, most: int | None = None) -> Table:
     if found.imbalance is not None:
         ratio = format_cell(found.imbalance, "ratio")
         said.append(f"The rank that computed most took {ratio} the mean of all ranks.")
+    if any(each.exposed_ns is not None for each in found.ranks):
+        said.append("Communication is exposed while no other kernel runs.")
     if len(kept) < len(found.ranks):
         n_left = len(found.ranks) - len(kept)
         said.append(f"{n_left:,} ranks that were seldom the last to begin are left out.")
@@ -269,6 +271,7 @@ def ranks(found: Job, most: int | None = None) -> Table:
             Column(name="file", unit="name"),
             Column(name="compute", unit="s"),
             Column(name="communication", unit="s"),
+            Column(name="of it exposed", unit="s"),
             Column(name="idle", unit="s"),
             Column(name="waiting for the last rank", unit="s"),
             Column(name="last to begin", unit="count"),
@@ -279,6 +282,7 @@ def ranks(found: Job, most: int | None = None) -> Table:
                 each.source,
                 each.compute_ns * NS,
                 each.communication_ns * NS,
+                None if each.exposed_ns is None else each.exposed_ns * NS,
                 None if each.idle_ns is None else each.idle_ns * NS,
                 each.waited_ns * NS if found.n_collectives else None,
                 each.n_last if found.n_collectives else None,

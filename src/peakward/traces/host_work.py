@@ -105,4 +105,5 @@ def _operators(table: TraceTable, ops: NDArray[np.int64]) -> GpuColumns:
         n_bytes=np.full(n, NONE, dtype=np.int64),
         direction=np.zeros(n, dtype=np.uint8),
         graph=np.full(n, NONE, dtype=np.int64),
+        collective=np.full(n, NONE, dtype=np.int32),
     )

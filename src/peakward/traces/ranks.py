@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 from peakward.records.errors import PeakwardError
 from peakward.records.profile import Job, Rank
-from peakward.traces.intervals import total, union
+from peakward.traces.collectives import Collectives, RankTrace, matched
+from peakward.traces.intervals import Intervals, subtract, total, union
+from peakward.traces.lateness import causes
 from peakward.traces.table import GpuKind, Ints, TraceTable
 
 UNLIKELY = 0.01
@@ -25,21 +27,6 @@ _MOST_RANKS = 1 << 20
 """The most ranks: a world size is any number that a file holds."""
 
 
-class RankTrace(NamedTuple):
-    """A table, and the mask of its GPU rows that communicate."""
-
-    table: TraceTable
-    communication: NDArray[np.bool_]
-
-
-class _Collectives(NamedTuple):
-    """The collectives of every rank, (ranks, collectives), on each rank's own clock."""
-
-    start_ns: Ints
-    end_ns: Ints
-    n_unmatched: int
-
-
 class _Waits(NamedTuple):
     """The time that each rank waited for the last one of each collective."""
 
@@ -47,14 +34,16 @@ class _Waits(NamedTuple):
     """(ranks, collectives)."""
     last: NDArray[np.int64]
     """For each collective, the position of the rank that began it last."""
+    behind_ns: Ints
+    """For each, the time between the beginnings of its last rank and the last but one."""
+    n_joined: NDArray[np.int64]
+    """For each, how many ranks have a part in it."""
 
 
 def compare(traces: Sequence[RankTrace]) -> Job:
     """The ranks of one job side by side, in their order.
 
-    Collectives are matched by kernel name and order, for names that all ranks have equally often. A
-    collective ends on all ranks at about the same moment, whoever came late, so clocks are aligned by the
-    median difference of the ends. Until the last rank begins, the others wait.
+    How collectives are matched and clocks aligned is in `collectives.py`.
 
     Raises:
         PeakwardError: two files of one rank, or of jobs of different sizes; files of which only some
@@ -62,23 +51,29 @@ def compare(traces: Sequence[RankTrace]) -> Job:
     """
     by_rank = ordered([each.table for each in traces])
     traces, ranks = [traces[at] for at in by_rank.values()], list(by_rank)
-    found = _matched(traces)
-    offsets = _offsets(found)
-    waits = _waits(found, offsets)
+    found = matched(traces)
+    waits = _waits(found)
     n_last = np.bincount(waits.last, minlength=len(traces))
+    behind = np.bincount(waits.last, weights=waits.behind_ns, minlength=len(traces))
     spans = [_span(each.table) for each in traces]
     late = _late(waits, spans)
-    compute = [_busy(each.table, ~each.communication) for each in traces]
+    straggler = _straggler(waits, found.joined)
+    slow = straggler if late is None else late
+    computing = [_busy(each.table, ~each.communication) for each in traces]
+    communicating = [_busy(each.table, each.communication) for each in traces]
+    compute = [total(each) for each in computing]
     return Job(
         ranks=tuple(
             Rank(
                 rank=rank,
                 source=each.table.source,
-                offset_ns=int(offsets[i]) if len(waits.last) else None,
+                offset_ns=found.offset_ns[i],
                 compute_ns=compute[i],
-                communication_ns=_busy(each.table, each.communication),
+                communication_ns=total(communicating[i]),
+                exposed_ns=total(subtract(communicating[i], computing[i])),
                 waited_ns=int(waits.ns[i].sum()),
                 n_last=int(n_last[i]),
+                behind_ns=int(behind[i]),
                 waited_for_late_ns=0
                 if late is None
                 else int(waits.ns[i, waits.last == late].sum()),
@@ -89,9 +84,10 @@ def compare(traces: Sequence[RankTrace]) -> Job:
         n_collectives=len(waits.last),
         n_unmatched=found.n_unmatched,
         imbalance=max(compute) * len(compute) / sum(compute) if sum(compute) else None,
-        straggler=_straggler(n_last, ranks) if len(waits.last) else None,
+        straggler=None if straggler is None else ranks[straggler],
         late=None if late is None else ranks[late],
         absent=_absent([each.table for each in traces], ranks),
+        late_by=() if slow is None else causes(traces, found, slow, waits.last == slow),
     )
 
 
@@ -135,45 +131,17 @@ def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(str(each) for each in numbers)
 
 
-def _matched(traces: Sequence[RankTrace]) -> _Collectives:
-    by_rank = [_by_name(each) for each in traces]
-    counts = [{name: len(rows) for name, rows in each.items()} for each in by_rank]
-    shared = [
-        name for name in counts[0] if all(each.get(name) == counts[0][name] for each in counts)
-    ]
-    n_all = sum(sum(each.values()) for each in counts)
-    n_shared = sum(counts[0][name] for name in shared)
-    starts, ends = [], []
-    for each, names in zip(traces, by_rank, strict=True):
-        rows = np.concatenate([names[name] for name in shared] or [np.zeros(0, np.int64)])
-        starts.append(each.table.gpu.start_ns[rows])
-        ends.append(each.table.gpu.end_ns[rows])
-    return _Collectives(np.array(starts), np.array(ends), n_all - n_shared * len(traces))
-
-
-def _by_name(trace: RankTrace) -> dict[str, NDArray[np.int64]]:
-    """Rows of the communicating kernels of each name, in order of their starts."""
-    gpu = trace.table.gpu
-    rows = np.flatnonzero(trace.communication & (gpu.kind == GpuKind.KERNEL))
-    return {
-        trace.table.names[name]: rows[gpu.name[rows] == name] for name in np.unique(gpu.name[rows])
-    }
-
-
-def _offsets(found: _Collectives) -> Ints:
-    """The offset from each rank's clock to the first rank's; 0 where nothing was matched."""
-    if not found.end_ns.shape[1]:
-        return np.zeros(len(found.end_ns), np.int64)
-    apart: Ints = np.rint(np.median(found.end_ns[0] - found.end_ns, axis=1)).astype(np.int64)
-    return apart
-
-
-def _waits(found: _Collectives, offsets: Ints) -> _Waits:
-    if not found.start_ns.shape[1]:
-        return _Waits(np.zeros(found.start_ns.shape, np.int64), np.zeros(0, np.int64))
-    start_ns = found.start_ns + offsets[:, None]
-    begun_ns = np.minimum(start_ns.max(axis=0), found.end_ns + offsets[:, None])
-    return _Waits(begun_ns - start_ns, start_ns.argmax(axis=0))
+def _waits(found: Collectives) -> _Waits:
+    """Until the last rank of a collective begins, its others wait."""
+    joined, start_ns = found.joined, found.start_ns
+    if not joined.shape[1]:
+        nothing = np.zeros(0, np.int64)
+        return _Waits(np.zeros(joined.shape, np.int64), nothing, nothing, nothing)
+    begun = np.where(joined, start_ns, np.iinfo(np.int64).min)
+    last = begun.argmax(axis=0)
+    ns = np.where(joined, np.minimum(begun.max(axis=0), found.end_ns) - start_ns, 0)
+    behind_ns = np.diff(np.sort(begun, axis=0)[-2:], axis=0)[0]
+    return _Waits(ns, last, behind_ns, joined.sum(axis=0))
 
 
 def _late(waits: _Waits, spans_ns: Sequence[int]) -> int | None:
@@ -186,9 +154,9 @@ def _late(waits: _Waits, spans_ns: Sequence[int]) -> int | None:
     return at if is_late else None
 
 
-def _busy(table: TraceTable, rows: NDArray[np.bool_]) -> int:
+def _busy(table: TraceTable, rows: NDArray[np.bool_]) -> Intervals:
     chosen = rows & (table.gpu.kind == GpuKind.KERNEL)
-    return total(union(table.gpu.start_ns[chosen], table.gpu.end_ns[chosen]))
+    return union(table.gpu.start_ns[chosen], table.gpu.end_ns[chosen])
 
 
 def _any_work(table: TraceTable) -> int:
@@ -200,11 +168,16 @@ def _span(table: TraceTable) -> int:
     return int(gpu.end_ns.max() - gpu.start_ns.min()) if len(gpu) else 0
 
 
-def _straggler(n_last: NDArray[np.int64], ranks: Sequence[int]) -> int | None:
-    """The rank that is last more often than chance explains: by Hoeffding's bound on a share of 1 / ranks,
-    for the largest of all ranks (union bound)."""
-    n, k = int(n_last.sum()), len(ranks)
-    excess = n_last.max() / n - 1 / k
-    if excess <= 0 or k * np.exp(-2 * n * excess**2) > UNLIKELY:
+def _straggler(waits: _Waits, joined: NDArray[np.bool_]) -> int | None:
+    """The position of the rank that is last more often than chance explains, by which each rank of a
+    collective is last as often as any other: by Hoeffding's bound, for the largest of all ranks (union
+    bound)."""
+    n, k = len(waits.last), len(joined)
+    if not n:
         return None
-    return ranks[int(n_last.argmax())]
+    expected = (joined / waits.n_joined).mean(axis=1)
+    excess = np.bincount(waits.last, minlength=k) / n - expected
+    at = int(excess.argmax())
+    if excess[at] <= 0 or k * np.exp(-2 * n * excess[at] ** 2) > UNLIKELY:
+        return None
+    return at

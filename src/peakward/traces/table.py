@@ -79,6 +79,9 @@ class GpuColumns:
     """The Direction of a copy."""
     graph: Ints
     """The graph whose launch brought the work, where the trace names it; else NONE."""
+    collective: Indices
+    """For a kernel of a collective that the trace describes (kind, size, group, number) the position of that
+    description in `Table.names`, which is the same text on all its ranks; else NONE."""
 
     @property
     def end_ns(self) -> Ints:

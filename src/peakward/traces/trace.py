@@ -31,6 +31,7 @@ from peakward.traces import ranks
 from peakward.traces.breakdown import breakdown, collectives, transfers, whole_ns
 from peakward.traces.calls import host_calls
 from peakward.traces.category_rules import Category
+from peakward.traces.collectives import RankTrace
 from peakward.traces.critical_path import critical_path
 from peakward.traces.grouping import by_name, by_phase, by_phase_and_category, by_phase_and_name
 from peakward.traces.host_work import host_breakdown, is_of_host, operator_rows, with_host_work
@@ -288,7 +289,7 @@ def compare(traces: Sequence[Trace]) -> Job:
                 f"expected GPU work in each of several traces, got none in {each.table.source!r}: "
                 "look at it alone"
             )
-    return ranks.compare([ranks.RankTrace(each.table, each.communication) for each in traces])
+    return ranks.compare([RankTrace(each.table, each.communication) for each in traces])
 
 
 def in_order(traces: Sequence[Trace]) -> list[Trace]:

@@ -183,7 +183,77 @@ def test_every_ranks_report_is_asked_for(tmp_path, capsys):
     assert "RANK0.JSON: TIME" in said and "RANK1.JSON: TIME" in said
 
 
+def said_of(files, capsys, *more):
+    """The page in one line."""
+    assert main(["trace", *files, *more]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_who_is_late_why_and_what_is_exposed_stands_in_sentences(tmp_path, capsys):
+    said = said_of([a_rank(tmp_path, rank, late=3) for rank in range(8)], capsys)
+    assert (
+        "Rank 3 is the last to begin 1 of 1 collectives, on average 32.0 ms after the last of the others. "
+        "Before these it has, beyond the mean of the other ranks: 30.0 ms in which its GPU is idle, 5.00 ms "
+        "of sm90_xmma_gemm_bf16."
+    ) in said
+    assert "with no other kernel beside it for 4.00 ms (rank 3) to 42.0 ms (rank 7); 0%" in said
+
+
+def test_a_broken_file_among_good_ones_is_one_line(tmp_path, capsys):
+    files = [a_rank(tmp_path, rank, late=1, size=2) for rank in range(2)]
+    (tmp_path / "cut.json.gz").write_bytes(b"\x1f\x8b\x08cut")
+    said = said_of([str(tmp_path / "cut.json.gz"), str(tmp_path / "none.json"), *files], capsys)
+    assert "2 traces side by side" in said
+    assert said.count("Left out: ") == 2
+
+
 def test_two_files_of_one_rank_are_one_line(tmp_path, capsys):
-    file = a_rank(tmp_path, 0, late=1, size=2)
-    assert main(["trace", file, file]) == 2
-    assert "got rank0.json and rank0.json of rank 0" in capsys.readouterr().err
+    files = [a_rank(tmp_path, rank, late=1, size=2) for rank in range(2)]
+    again = tmp_path / "again.json"
+    again.write_bytes((tmp_path / "rank1.json").read_bytes())
+    said = said_of([*files, str(again)], capsys)
+    assert "2 traces side by side" in said
+    assert "Left out: again.json is of rank 1, as rank1.json is." in said
+
+
+def test_one_of_another_job_and_one_without_gpu_work_are_left_out(tmp_path, capsys):
+    files = [a_rank(tmp_path, rank, late=1, size=3) for rank in range(2)]
+    other = a_rank(tmp_path, 2, late=1, size=4)
+    said = said_of([*files, other, CPU], capsys)
+    assert "Left out: rank2.json is of a job of 4 ranks, the others of one of 3." in said
+    assert "Left out: cpu_decoder.json.gz has no GPU work" in said
+    assert "no file of rank 2" in said
+
+
+def without_rank(file, name):
+    """The file under another name, without what Kineto says of the job."""
+    path = Path(file)
+    told = json.loads(path.read_text())
+    del told["distributedInfo"]
+    path.unlink()
+    new = path.parent / name
+    new.parent.mkdir(exist_ok=True)
+    new.write_text(json.dumps(told))
+    return str(new)
+
+
+def test_a_rank_that_only_a_name_tells(tmp_path, capsys):
+    files = [a_rank(tmp_path, rank, late=1, size=3) for rank in range(3)]
+    named = [without_rank(files[1], "trace_rank-1.json"), without_rank(files[2], "rank2/t.json")]
+    said = said_of([files[0], *named], capsys)
+    assert "Rank 1 is late" in said
+    assert (
+        "The rank is taken from the name of trace_rank-1.json, t.json, which does not say" in said
+    )
+
+
+def test_one_that_nothing_tells_is_left_out(tmp_path, capsys):
+    files = [a_rank(tmp_path, rank, late=1, size=3) for rank in range(3)]
+    said = said_of([*files[:2], without_rank(files[2], "worker.json")], capsys)
+    assert "Left out: worker.json does not say its rank, as the others do." in said
+    assert "no file of rank 2" in said
+
+
+def test_where_nothing_can_be_read_it_is_bad_input(tmp_path, capsys):
+    assert main(["trace", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

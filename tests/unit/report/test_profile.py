@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from peakward.records.profile import Job, Rank
+from peakward.report import rank_sentences
 from peakward.report.document import Fact, Note, TableBlock
 from peakward.report.profile import job, summary, whole, whole_job
 from peakward.report.profile_tables import ranks
@@ -85,6 +86,26 @@ def test_ranks_name_the_one_that_is_late():
     assert "took 1.25× the mean of all ranks" in ranks(found).note
     idle = msgspec.structs.replace(found, imbalance=None)
     assert "the mean of all" not in ranks(idle).note
+
+
+def test_unequal_compute_is_a_sentence():
+    shown = " ".join(
+        rank_sentences.sentences(
+            msgspec.structs.replace(
+                job_of(2),
+                imbalance=1.2,
+                ranks=tuple(
+                    msgspec.structs.replace(each, compute_ns=ns, exposed_ns=1)
+                    for each, ns in zip(ranks_of(2), (8_000_000, 12_000_000), strict=True)
+                ),
+            )
+        )
+    )
+    assert (
+        "Compute is unequal: 8.00 ms on rank 0, 12.0 ms on rank 1, which is 1.20× the mean."
+        in shown
+    )
+    assert "0% of all communication is hidden" in shown
 
 
 def ranks_of(n):

@@ -31,6 +31,8 @@ class Gpu(NamedTuple):
     kind: GpuKind = GpuKind.KERNEL
     n_bytes: int = NONE
     direction: Direction = Direction.UNKNOWN
+    collective: str | None = None
+    """What the trace says of it."""
 
 
 class Host(NamedTuple):
@@ -54,7 +56,8 @@ def table(
     """A table of these rows; `threads` gives the process of each thread."""
     gpu = sorted(gpu, key=lambda row: row.start)
     host = sorted(host, key=lambda row: row.start)
-    names = tuple(dict.fromkeys([row.name for row in (*gpu, *host)]))
+    told = [row.collective for row in gpu if row.collective is not None]
+    names = tuple(dict.fromkeys([*(row.name for row in (*gpu, *host)), *told]))
     positions = {name: at for at, name in enumerate(names)}
     n_processes = 1 + max([*threads, *(row.process for row in gpu)])
     return TraceTable(
@@ -88,6 +91,10 @@ def _gpu(rows: Sequence[Gpu], positions: dict[str, int]) -> GpuColumns:
         n_bytes=np.array([row.n_bytes for row in rows], dtype=np.int64),
         direction=np.array([row.direction for row in rows], dtype=np.uint8),
         graph=np.full(len(rows), NONE, dtype=np.int64),
+        collective=np.array(
+            [NONE if row.collective is None else positions[row.collective] for row in rows],
+            dtype=np.int32,
+        ),
     )
 
 

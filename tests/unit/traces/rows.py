@@ -24,6 +24,7 @@ _GPU = {
     "n_bytes": np.int64,
     "direction": np.uint8,
     "graph": np.int64,
+    "collective": np.int32,
 }
 _HOST = {
     "start_ns": np.int64,
@@ -106,6 +107,7 @@ class Rows:
             "n_bytes": NONE,
             "direction": 0,
             "graph": NONE,
+            "collective": NONE,
         }
         self._gpu.append(row | more)
         return self

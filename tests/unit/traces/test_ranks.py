@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from peakward.records.errors import PeakwardError
-from peakward.traces.ranks import RankTrace, compare
+from peakward.traces.collectives import RankTrace
+from peakward.traces.ranks import compare
 from peakward.traces.table import JobRank
 
 from .handmade import Gpu, table

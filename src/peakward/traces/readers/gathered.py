@@ -36,6 +36,7 @@ GPU_DTYPES: dict[str, type[np.generic]] = {
     "correlation": np.int64,
     "n_bytes": np.int64,
     "graph": np.int64,
+    "collective": np.int32,
 }
 """The columns of `GpuColumns` without `direction`, which the names tell at the end. `process` is a position
 among `Gathered.gpu_processes` for now."""
@@ -189,6 +190,7 @@ def take_in(gathered: Gathered, sent: bytes) -> bytes:
     gathered.host.append(host)
     gpu = {name: np.frombuffer(part.gpu[name], GPU_DTYPES[name]) for name in GPU_DTYPES}
     gpu["name"] = names[gpu["name"]]
+    gpu["collective"] = names[gpu["collective"]]
     gpu["process"] = _positions(gathered.gpu_processes, part.gpu_processes)[gpu["process"]]
     gathered.gpu.append(gpu)
     for pid, tid, name in part.thread_names:

@@ -110,6 +110,7 @@ def _gpu_columns(rows: Columns, process: Ints, device: Ints) -> GpuColumns:
         n_bytes=rows["bytes"],
         direction=rows["direction"].astype(np.uint8),
         graph=rows["graph"],
+        collective=np.full(len(rows["graph"]), NONE, dtype=np.int32),
     )
 
 

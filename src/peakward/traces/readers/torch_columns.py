@@ -164,10 +164,7 @@ def _add_others(gathered: Gathered, events: Sequence[Event]) -> None:
 def _text_bytes(half: Begin | End) -> int:
     if isinstance(half, End) or half.args is None:
         return size_of(getattr(half, "name", ""))
-    args = half.args
-    return size_of(half.name) + sum(
-        len(bytes(each)) for each in (args.dims, args.types, args.concrete)
-    )
+    return size_of(half.name) + sum(len(bytes(each)) for each in half.args.texts())
 
 
 _NO_ARGUMENTS = Arguments()
@@ -229,7 +226,19 @@ def gpu_rows(gathered: Gathered, kind: Ints, events: Sequence[Any]) -> Rows:
         "correlation": _integers([each.correlation for each in arguments]),
         "n_bytes": np.where(sized, n_bytes, NONE),
         "graph": _integers([each.graph for each in arguments]),
+        "collective": np.array([_collective(gathered, each) for each in arguments], np.int32),
     }
+
+
+def _collective(gathered: Gathered, given: Arguments) -> int:
+    if given.collective is ABSENT or given.group is ABSENT:
+        return NONE
+    told = b" ".join(bytes(each)[:_DESCRIBED_BYTES] for each in given.described())
+    return gathered.names[told.decode("utf-8", "replace")]
+
+
+_DESCRIBED_BYTES = 4096
+"""The most bytes of each part of a collective's description: the ranks of a large group are many."""
 
 
 def _integers(values: Sequence[Any]) -> Ints:

@@ -38,6 +38,12 @@ class Arguments(
         "types": "Input type",
         "concrete": "Concrete Inputs",
         "graph": "graph id",
+        "collective": "Collective name",
+        "n_elements": "In msg nelems",
+        "dtype": "dtype",
+        "group": "Process Group Name",
+        "members": "Process Group Ranks",
+        "number": "Seq",
     },
 ):
     """The `args` of an event."""
@@ -52,6 +58,28 @@ class Arguments(
     dims: Raw = ABSENT
     types: Raw = ABSENT
     concrete: Raw = ABSENT
+    collective: Raw = ABSENT
+    n_elements: Raw = ABSENT
+    dtype: Raw = ABSENT
+    group: Raw = ABSENT
+    members: Raw = ABSENT
+    number: Raw = ABSENT
+
+    def texts(self) -> tuple[Raw, ...]:
+        """The fields that are kept as they are written."""
+        return (self.dims, self.types, self.concrete, *self.described())
+
+    def described(self) -> tuple[Raw, ...]:
+        """A collective, as torch's `record_param_comms` has it and Kineto gives it to the kernel. torch
+        before 2.6 has no number."""
+        return (
+            self.collective,
+            self.n_elements,
+            self.dtype,
+            self.group,
+            self.members,
+            self.number,
+        )
 
 
 class Complete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
@@ -93,15 +121,19 @@ class End(msgspec.Struct, gc=False, tag_field="ph", tag="E"):
     tid: Id = None
 
 
+_TEXTS = (
+    *("dims", "types", "concrete"),
+    *("collective", "n_elements", "dtype", "group", "members", "number"),
+)
+
+
 def on_its_own(half: Begin | End) -> Begin | End:
     """The event without a reference to the text of its whole piece."""
     half.ts = half.ts.copy()
     if isinstance(half, Begin) and half.args is not None:
-        args = half.args
-        args.dims, args.types, args.concrete = (
-            each if each is ABSENT else each.copy()
-            for each in (args.dims, args.types, args.concrete)
-        )
+        kept = (each if each is ABSENT else each.copy() for each in half.args.texts())
+        for name, text in zip(_TEXTS, kept, strict=True):
+            setattr(half.args, name, text)
     return half
 
 

@@ -556,3 +556,36 @@ def test_nesting_without_end(write):
 def test_no_such_file(tmp_path):
     assert "No such file" in fails(tmp_path / "absent.json")
     assert "Is a directory" in fails(tmp_path)
+
+
+COLLECTIVE = {
+    "Collective name": "allreduce",
+    "In msg nelems": 64,
+    "dtype": "Float",
+    "Process Group Name": "0",
+    "Process Group Ranks": "[0, 1]",
+}
+
+
+def test_what_a_collective_is_told_to_be(write):
+    rows = [
+        kernel("ncclDevKernel_AllReduce", 20, **COLLECTIVE, Seq=3),
+        kernel("ncclDevKernel_AllReduce", 30, **COLLECTIVE),
+        kernel("ncclDevKernel_AllReduce", 40, **{**COLLECTIVE, "In msg nelems": {"odd": [1]}}),
+        kernel("ncclDevKernel_AllReduce", 50, **{"Collective name": "allreduce"}),
+        kernel("gemm", 60),
+    ]
+    table = read(write(trace(*rows)))
+    told = [None if at == NONE else table.names[at] for at in table.gpu.collective]
+    assert told == [
+        '"allreduce" 64 "Float" "0" "[0, 1]" 3',
+        '"allreduce" 64 "Float" "0" "[0, 1]" null',
+        '"allreduce" {"odd": [1]} "Float" "0" "[0, 1]" null',
+        None,
+        None,
+    ]
+
+
+def test_the_words_of_a_collective_are_bounded(write):
+    table = read(write(trace(kernel(**{**COLLECTIVE, "Process Group Ranks": "9" * 100_000}))))
+    assert max(map(len, table.names)) < 5_000

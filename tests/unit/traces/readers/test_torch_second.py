@@ -56,7 +56,14 @@ def same(one, other):
         assert getattr(one, name) == getattr(other, name)
 
 
-@pytest.mark.parametrize("rows", [events(99), [*events(99), {"ph": "X"}, {"ts": -1}]])
+DESCRIBED = [
+    each | {"args": {"Collective name": f"c{at % 3}", "Process Group Name": "0", "Seq": at}}
+    for at, each in enumerate(events(98))
+]
+"""Kernels of collectives among others."""
+
+
+@pytest.mark.parametrize("rows", [events(99), [*events(99), {"ph": "X"}, {"ts": -1}], DESCRIBED])
 def test_the_same_table(write, started, rows):
     path = write({"traceEvents": rows, "baseTimeNanoseconds": 5, "deviceProperties": [{"id": 1}]})
     same(read(path), read(path, max_processes=1))
