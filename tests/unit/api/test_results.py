@@ -40,6 +40,7 @@ from stored_results import index
 
 DATA = Path(__file__).parents[2] / "data"
 CASE = pw.case("tiny", batch_size=2, seq_len=16, device="cuda")
+IN_BF16 = pw.case("tiny", batch_size=1, seq_len=128, levers=("bf16", "sdpa"), device="cuda")
 HERE = Environment(
     device_type="cpu",
     device_name="Example CPU",
@@ -207,6 +208,7 @@ def made() -> dict[str, Result]:
         pw.predict(CASE, "h200"),
         pw.plan(CASE, ["h200"]),
         pw.plan_serving("llama-3-8b", work, ["h200"]),
+        pw.plan_layouts(IN_BF16, "h200", 8),
         study,
         Studies(studies=(study,)),
         study.measurements[0],

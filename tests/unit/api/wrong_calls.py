@@ -88,6 +88,9 @@ RECORD = ("tiny", b"tiny", 5, NAN, True, {}, [], Path("tiny"), Odd(), Configurat
 
 _TINY = pw.case("tiny", batch_size=1, seq_len=8, pass_="forward", device="cpu")
 _ON_GPU = replace(_TINY, device="cuda")
+_ON_GPU_IN_BF16 = pw.case(
+    "tiny", batch_size=1, seq_len=128, levers=("bf16", "sdpa", "fused-optimizer"), device="cuda"
+)
 _SERVED = pw.ServingWorkload(batch_size=1, prompt_len=8, output_len=2)
 _SIZES = (None, "2", b"2", NAN, 2.5, 0, -1, HUGE, True)
 
@@ -285,6 +288,24 @@ def calls(study: Any, calibration: Any, trace: Any) -> tuple[Call, ...]:
                 "gpus": (*WHOLE, 9, None),
                 "parallel": (*CHOICE, "ddp"),
                 "price_per_gpu_hour": priced,
+            },
+        ),
+        Call(
+            pw.plan_layouts,
+            {"case": _ON_GPU_IN_BF16, "device": "h200", "gpus": 8},
+            {
+                "case": (*RECORD, None, *CASES_ON_GPU),
+                "device": NAME + NOTHING,
+                "gpus": (*WHOLE, 1, None),
+                "tensor": (*WHOLE, 3, 16),
+                "pipeline": (*WHOLE, 3, 16),
+                "data": (*CHOICE, "flat"),
+                "micro_batch_size": (*WHOLE, 3),
+                "reduce_type": (*CHOICE, None, "fp16"),
+                "gpus_per_node": (*WHOLE, 16),
+                "network_bytes_per_s": (*ABOVE_0, "x"),
+                "oversubscription": (0.5, NAN, "x", None),
+                "calibration": RECORD,
             },
         ),
         Call(

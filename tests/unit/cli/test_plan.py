@@ -158,7 +158,10 @@ def test_a_calibration_knows_its_host(in_tmp):
         (("--price", "-1"), "expected an amount from 0 to 1,000,000 for --price, got -1"),
         (("--price", "nan"), "for --price, got 'nan'"),
         (("--price", "1,2"), "one price, or one for each device (3), got 2"),
-        (("--gpus", "9"), "expected a whole number from 1 to 8 for --gpus, got '9'"),
+        (
+            ("--gpus", "9", "--parallel", "ddp"),
+            "expected a whole number from 1 to 8 for --gpus, got '9'",
+        ),
         (("--parallel", "tp"), "expected a value of --parallel, got 'tp'"),
         (("--seq-len", "128,256"), "expected one case, got a grid of 2"),
         (("--batch-size", "99999999999"), "for --batch-size, got '99999999999'"),

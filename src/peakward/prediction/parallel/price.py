@@ -82,7 +82,8 @@ class _Stage(NamedTuple):
 
     def rest(self, costs: RankCosts) -> int:
         """Of the embedding and the readout."""
-        return self.is_first * costs.embedding_parameters + self.is_last * costs.readout_parameters
+        both = self.is_first * costs.embedding_parameters + self.is_last * costs.readout_parameters
+        return both - self.is_first * self.is_last * costs.tied_parameters
 
 
 @lru_cache(maxsize=1024)

@@ -8,11 +8,13 @@ rank is the block of a narrower model, whose time and memory `prediction` knows.
 a residual stream of half the size.
 """
 
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from peakward.prediction.memory.peak import peak_memory
+from peakward.prediction.memory.peak import lifetimes_of
+from peakward.prediction.memory.timeline import Lifetimes
 from peakward.prediction.parameters import embedding_parameters, n_parameters
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.step import step_time
@@ -29,6 +31,8 @@ ITEM_BYTES = {"bf16-mixed": 4, "bf16": 2}
 `fully_shard` keeps its shards in fp32 too."""
 COMPUTE_BYTES = 2
 """Of an element of what is gathered and of what goes from rank to rank, in 16 bits."""
+PASSING = frozenset(("activations", "logits", "weight_casts", "temporaries", "inputs", "workspace"))
+"""What a micro-batch has, and a rank has not between steps."""
 
 
 class Seconds(NamedTuple):
@@ -48,7 +52,9 @@ class RankCosts(NamedTuple):
     block_parameters: int
     embedding_parameters: int
     readout_parameters: int
-    """The output layer, and the last norm. A tied head counts in both places."""
+    """The output layer, and the last norm."""
+    tied_parameters: int
+    """Of the output layer, where it is the table of tokens: a rank with both has them once."""
     kept_bytes: int
     """What a block keeps for its backward pass."""
     input_bytes: int
@@ -57,7 +63,7 @@ class RankCosts(NamedTuple):
     casts_bytes: int
     """A block's weights in 16 bits, which autocast keeps through the pass."""
     other_bytes: int
-    """Inputs, workspaces and what else one block and the readout need at the peak."""
+    """What else a model of one block needs at its peak, without logits: inputs, workspaces, temporaries."""
     update_s: float
     """Of one parameter, where the update is limited by the device."""
 
@@ -103,19 +109,48 @@ class _Held(NamedTuple):
 def _held(case: ModelCase, tp: int, precision: str) -> _Held:
     """Bytes of a block, from models of one and of two."""
     one, two = (_narrow(case.model, tp, n_layers) for n_layers in (1, 2))
-    held, more = (peak_memory(_case(each, 1, case, precision)).peak for each in (one, two))
-    casts = max(0, more.weight_casts_bytes - held.weight_casts_bytes)
+    less, more = (
+        _Moments(lifetimes_of(_case(each, 1, case, precision), None)) for each in (one, two)
+    )
+    kept, casts = (
+        more.between(category) - less.between(category)
+        for category in ("activations", "weight_casts")
+    )
+    without_logits = less.most(PASSING - {"logits"})
     return _Held(
         parameters=n_parameters(two) - n_parameters(one),
-        kept=more.activations_bytes - held.activations_bytes,
-        logits=held.logits_bytes,
+        kept=kept,
+        logits=less.most(PASSING) - without_logits,
         casts=casts,
-        other=held.temporaries_bytes
-        + held.inputs_bytes
-        + held.workspace_bytes
-        + held.rounding_bytes
-        + max(0, held.weight_casts_bytes - casts) // tp,
+        other=without_logits - kept - casts,
     )
+
+
+class _Moments:
+    """The last step of a timeline."""
+
+    def __init__(self, held: Lifetimes) -> None:
+        self._held, phases = held, held.phases
+        end = len(phases)
+        self._back = next(at for at in range(end - 1, 0, -1) if phases[at - 1] == "forward")
+        self._begin = next(at for at in range(self._back - 1, 0, -1) if phases[at - 1] != "forward")
+
+    def between(self, category: str) -> int:
+        """Bytes of a category between the forward and the backward pass."""
+        return sum(
+            each.n_bytes
+            for each in self._held.tensors()
+            if each.category == category and each.made < self._back <= each.last
+        )
+
+    def most(self, categories: frozenset[str]) -> int:
+        """The most bytes that these categories have together at one moment of the passes."""
+        change = [0] * (len(self._held.phases) + 1)
+        for each in self._held.tensors():
+            if each.category in categories:
+                change[each.made] += each.n_bytes
+                change[each.last + 1] -= each.n_bytes
+        return max(list(accumulate(change))[self._begin : -1])
 
 
 def _rank_costs(
@@ -147,6 +182,7 @@ def _rank_costs(
         readout=_of_part(time, "readout", tp),
         block_parameters=held.parameters,
         embedding_parameters=embedding_parameters(shape) // tp,
+        tied_parameters=shape.vocab_size * shape.d_model // tp if shape.tied_head else 0,
         readout_parameters=shape.vocab_size * shape.d_model // tp + shape.d_model,
         kept_bytes=micro_batch_size * held.kept,
         input_bytes=tokens * shape.d_model * item,

@@ -1,0 +1,200 @@
+"""One layout priced: its parts, what it sends, what its largest rank holds."""
+
+import msgspec
+import pytest
+
+from peakward.hardware.devices import device
+from peakward.models.presets import model
+from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
+from peakward.prediction.parallel.price import Candidate, memory, price
+from peakward.prediction.parallel.rank_costs import CostTable
+from peakward.prediction.parameters import n_parameters
+from peakward.prediction.planning.site import site
+from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.layouts import Interconnect
+from peakward.records.parallel import Layout
+
+H100 = site(device("h100-sxm-80")).model
+LINKS = Interconnect(
+    gpus_per_node=8,
+    link_name="NVLink 4",
+    link_bytes_per_s=450e9,
+    network_name="InfiniBand NDR",
+    network_bytes_per_s=50e9,
+    oversubscription=1.0,
+)
+
+
+def case(precision="bf16-mixed", name="llama-3-8b", **sizes):
+    return ModelCase(
+        model=msgspec.structs.replace(model(name), **sizes),
+        workload=Workload(batch_size=1, seq_len=2048),
+        configuration=Configuration(
+            precision=precision, attention="sdpa", compile="default", optimizer="adamw-fused"
+        ),
+        device="cuda",
+    )
+
+
+def priced(asked, layout, size=1, recomputed=0.0, links=LINKS, **more):
+    given = Candidate(layout, size, recomputed, **more)
+    costs = CostTable(asked, H100).of(size, layout.tp, layout.data)
+    return price(asked, given, costs, links), memory(asked, given, costs), costs
+
+
+def sent(found, axis, collective):
+    return sum(
+        each.sent_bytes
+        for each in found.traffic
+        if (each.axis, each.collective) == (axis, collective)
+    )
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(dp=8, data="ddp"),
+        Layout(dp=16, data="fsdp"),
+        Layout(dp=8, data="zero1"),
+        Layout(dp=2, data="zero2", tp=4, n_micro_batches=2),
+        Layout(dp=2, data="fsdp", tp=2, pp=4, n_micro_batches=8),
+        Layout(
+            dp=2, data="ddp", pp=4, n_micro_batches=8, schedule="interleaved", stages_per_rank=2
+        ),
+    ],
+    ids=lambda layout: layout.name,
+)
+def test_no_part_of_a_step_is_negative(layout):
+    found, held, _ = priced(case(), layout)
+    assert min(found[:5]) >= 0
+    assert found.compute_s > 0.3 * found.step_s
+    assert min(getattr(held, name) for name in held.__struct_fields__) >= 0
+
+
+def test_ddp_sends_gradients_in_their_own_type_twice_around():
+    """2·(n - 1)/n of fp32 gradients under autocast, of bf16 ones without."""
+    for precision, item in (("bf16-mixed", 4), ("bf16", 2)):
+        asked = case(precision)
+        found, _, _ = priced(asked, Layout(dp=8, data="ddp"))
+        expected = 2 * 7 / 8 * item * n_parameters(asked.model)
+        assert sent(found, "dp", "all-reduce") == pytest.approx(expected, rel=1e-9)
+
+
+def test_fsdp_gathers_twice_and_reduces_once_in_16_bits():
+    asked = case()
+    found, _, _ = priced(asked, Layout(dp=8, data="fsdp"))
+    once = 7 / 8 * 2 * n_parameters(asked.model)
+    assert sent(found, "dp", "reduce-scatter") == pytest.approx(once)
+    rest = 7 / 8 * 2 * (2 * 128_256 * 4096 + 4096)  # Stays whole between the passes.
+    assert sent(found, "dp", "all-gather") == pytest.approx(2 * once - rest)
+
+
+def test_gradients_in_fp32_are_twice_as_many_bytes():
+    narrow, wide = (
+        sent(priced(case(), Layout(dp=8, data="fsdp"), reduce_bytes=n)[0], "dp", "reduce-scatter")
+        for n in (2, 4)
+    )
+    assert wide == 2 * narrow
+
+
+def test_tensor_parallelism_sums_four_times_a_block_and_gathers_the_logits():
+    asked = case()
+    found, _, _ = priced(asked, Layout(tp=4))
+    act = 2048 * 4096 * 2
+    assert sent(found, "tp", "all-reduce") == pytest.approx(2 * 3 / 4 * act * (4 * 32 + 2))
+    assert sent(found, "tp", "all-gather") == pytest.approx(3 / 4 * 2048 * 128_256 * 2)
+    again, _, _ = priced(asked, Layout(tp=4), recomputed=1.0)
+    assert sent(again, "tp", "all-reduce") == pytest.approx(2 * 3 / 4 * act * (6 * 32 + 2))
+
+
+def test_all_that_ranks_hold_is_16_bytes_a_parameter_over_them():
+    """Autocast over fp32 parameters: 4 + 4 + 8; a sharded optimizer 8 + 8/N, shards 16/N with what is
+    gathered."""
+    asked = case()
+    n = n_parameters(asked.model)
+    account = {}
+    for data in ("ddp", "zero1", "zero2", "fsdp"):
+        _, held, costs = priced(asked, Layout(dp=8, data=data))
+        account[data] = held
+    assert _states(account["ddp"]) == 16 * n
+    assert _states(account["zero1"]) == 8 * n + 8 * n // 8
+    block = costs.block_parameters
+    rest = n - 32 * block
+    assert _states(account["fsdp"]) == pytest.approx(
+        16 * n / 8 + 2 * (2 * block + rest) + 2 * (block + rest), abs=8
+    )
+    assert _states(account["zero2"]) == pytest.approx(
+        16 * n / 8 + 2 * n + 2 * (block + rest), abs=8
+    )
+    assert account["ddp"].context_bytes == CONTEXT_BYTES
+
+
+def _states(held):
+    return held.parameters_bytes + held.gradients_bytes + held.optimizer_state_bytes
+
+
+def test_bf16_parameters_take_half():
+    (_, mixed, _), (_, narrow, _) = (
+        priced(case(precision), Layout(dp=8, data="ddp")) for precision in ("bf16-mixed", "bf16")
+    )
+    assert _states(narrow) == _states(mixed) / 2
+
+
+def test_gradients_of_several_micro_batches_wait_whole():
+    one, two = (priced(case(), Layout(dp=8, data="fsdp", n_micro_batches=m))[1] for m in (1, 2))
+    whole = 2 * n_parameters(case().model)
+    assert two.gradients_bytes - 4 * n_parameters(case().model) // 8 == whole
+    assert one.gradients_bytes < two.gradients_bytes
+
+
+def test_recomputation_takes_time_and_frees_memory():
+    (plain, held, _), (again, less, _) = (
+        priced(case(), Layout(dp=8, data="fsdp"), recomputed=share) for share in (0.0, 1.0)
+    )
+    assert again.compute_s > 1.2 * plain.compute_s
+    assert less.activations_bytes < held.activations_bytes / 4
+
+
+def test_a_rank_of_tensor_parallelism_has_its_share():
+    (whole, held, _), (part, less, _) = (priced(case(), Layout(tp=tp)) for tp in (1, 4))
+    assert part.compute_s < 0.45 * whole.compute_s
+    assert _states(less) == pytest.approx(_states(held) / 4, rel=0.01)
+    assert less.logits_bytes == held.logits_bytes  # Whole on every rank.
+
+
+def test_stages_share_the_blocks_and_wait_for_one_another():
+    found, held, costs = priced(case(), Layout(pp=4, n_micro_batches=4))
+    plain, _, _ = priced(case(), Layout(n_micro_batches=4))
+    assert found.compute_s < 0.5 * plain.compute_s
+    assert found.pipeline_s > 0.3 * found.step_s  # Of (p - 1) / (m + p - 1) = 3/7, uneven stages.
+    assert plain.pipeline_s == 0
+    first = 4 * (8 * costs.block_parameters + costs.embedding_parameters)
+    assert held.parameters_bytes in (first, first + 4 * 4096)
+
+
+def test_a_tied_head_counts_once_where_both_are_on_a_rank():
+    asked = case(name="llama-3.2-1b")
+    _, held, _ = priced(asked, Layout(dp=8, data="ddp"))
+    assert _states(held) == 16 * n_parameters(asked.model)
+
+
+def test_a_slower_network_costs_ranks_of_several_nodes_alone():
+    slow = msgspec.structs.replace(LINKS, network_bytes_per_s=5e9)
+    wide, near = Layout(dp=64, data="fsdp"), Layout(dp=8, data="fsdp")
+    assert priced(case(), wide, links=slow)[0].data_s > 3 * priced(case(), wide)[0].data_s
+    assert priced(case(), near, links=slow)[0].data_s == priced(case(), near)[0].data_s
+
+
+@pytest.mark.parametrize("compiled", ["none", "default"])
+def test_one_rank_holds_what_one_gpu_does(compiled):
+    """The tensors of `peak_memory`, but that gradients are there before the backward pass, as in buckets."""
+    asked = case(n_layers=8)
+    settings = msgspec.structs.replace(asked.configuration, compile=compiled)
+    work = msgspec.structs.replace(asked.workload, batch_size=4, seq_len=4096)
+    asked = msgspec.structs.replace(asked, configuration=settings, workload=work)
+    _, held, _ = priced(asked, Layout(), size=4)
+    alone = peak_memory(asked)
+    assert alone.phase == "backward"
+    early = held.gradients_bytes - alone.peak.gradients_bytes
+    found = held.total_bytes - held.context_bytes - early
+    assert found == pytest.approx(alone.peak_bytes, rel=0.02)
