@@ -96,34 +96,54 @@ class CostTable:
         return self._known[key]
 
 
+class Linear(NamedTuple):
+    """Bytes that grow with the sequences of a micro-batch."""
+
+    fixed: int
+    growth: int
+
+    def of(self, micro_batch_size: int) -> int:
+        """Of so many."""
+        return max(0, self.fixed + micro_batch_size * self.growth)
+
+
 class _Held(NamedTuple):
-    """Bytes that `prediction.memory` has of one sequence."""
+    """Bytes that `prediction.memory` has of a block and of one sequence."""
 
     parameters: int
     kept: int
-    logits: int
     casts: int
-    other: int
+    logits: Linear
+    other: Linear
 
 
 def _held(case: ModelCase, tp: int, precision: str) -> _Held:
-    """Bytes of a block, from models of one and of two."""
+    """Bytes of a block, from models of one and of two blocks, and from batches of one and of two."""
     one, two = (_narrow(case.model, tp, n_layers) for n_layers in (1, 2))
-    less, more = (
-        _Moments(lifetimes_of(_case(each, 1, case, precision), None)) for each in (one, two)
+    less, more, larger = (
+        _Moments(lifetimes_of(_case(shape, size, case, precision), None))
+        for shape, size in ((one, 1), (two, 1), (one, 2))
     )
     kept, casts = (
         more.between(category) - less.between(category)
         for category in ("activations", "weight_casts")
     )
-    without_logits = less.most(PASSING - {"logits"})
+    part, whole = (
+        _linear(*(each.most(categories) for each in (less, larger)))
+        for categories in (PASSING - {"logits"}, PASSING)
+    )
     return _Held(
         parameters=n_parameters(two) - n_parameters(one),
         kept=kept,
-        logits=less.most(PASSING) - without_logits,
         casts=casts,
-        other=without_logits - kept - casts,
+        logits=Linear(whole.fixed - part.fixed, whole.growth - part.growth),
+        other=Linear(part.fixed - casts, part.growth - kept),
     )
+
+
+def _linear(one: int, two: int) -> Linear:
+    """Through the figures of one sequence and of two."""
+    return Linear(2 * one - two, two - one)
 
 
 class _Moments:
@@ -167,7 +187,7 @@ def _rank_costs(
     Args:
         case: a training step; its batch, its accumulation and its checkpointing are left aside.
         tp: the ranks of tensor parallelism.
-        held: of one sequence; of several it is so many times that, workspaces included.
+        held: of one sequence.
     """
     shape = case.model
     one, two = (_narrow(shape, tp, n_layers) for n_layers in (1, 2))
@@ -186,9 +206,9 @@ def _rank_costs(
         readout_parameters=shape.vocab_size * shape.d_model // tp + shape.d_model,
         kept_bytes=micro_batch_size * held.kept,
         input_bytes=tokens * shape.d_model * item,
-        logits_bytes=micro_batch_size * held.logits,
+        logits_bytes=held.logits.of(micro_batch_size),
         casts_bytes=held.casts,
-        other_bytes=micro_batch_size * held.other,
+        other_bytes=held.other.of(micro_batch_size),
         update_s=update_s,
     )
 
