@@ -92,7 +92,7 @@ class Transfer(NamedTuple):
 
 def group(n_ranks: int, stride: int, gpus_per_node: int) -> Group:
     """The ranks of an axis whose neighbours are `stride` ranks apart, nodes filled one after another."""
-    return Group(n_ranks, max(1, min(n_ranks, gpus_per_node // stride)))
+    return Group(n_ranks, min(n_ranks, math.ceil(gpus_per_node / stride)))
 
 
 @lru_cache(maxsize=65_536)

@@ -105,8 +105,13 @@ def layout_plan(
     limit = on.limit_bytes(case.memory_limit_bytes)
     found: list[LayoutForecast] = []
     too_large: list[int] = []
+    unknown: dict[str, None] = {}
     for given in candidates(case, n_gpus, links, asked):
-        costs = table.of(given.micro_batch_size, given.layout.tp, given.layout.data)
+        try:
+            costs = table.of(given.micro_batch_size, given.layout.tp, given.layout.data)
+        except PeakwardError as refusal:
+            unknown.setdefault(str(refusal))
+            continue
         needed = memory(case, given, costs)
         if needed.total_bytes > limit:
             too_large.append(needed.total_bytes)
@@ -131,6 +136,8 @@ def layout_plan(
             )
         )
     if not found and not too_large:
+        if unknown:
+            raise PeakwardError(next(iter(unknown)))
         raise PeakwardError(
             "expected a batch that a layout's micro-batches divide, got none: change --batch-size, which is "
             "that of one GPU, or fix less of the layout"
@@ -150,7 +157,7 @@ def layout_plan(
         n_fitting=len(found),
         n_too_large=len(too_large),
         smallest_bytes=min(too_large) if not found else None,
-        refused=refused,
+        refused=(*refused, *unknown),
         notes=notes,
     )
 

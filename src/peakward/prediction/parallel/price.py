@@ -125,7 +125,9 @@ class _Links(NamedTuple):
     dp: Group
     tp: Group
     hop: Group
-    """Two neighbouring stages."""
+    """Two neighbouring stages: of a pipeline over several nodes the slowest, which are in two."""
+    ends: Group
+    """The first stage and the last."""
     all: Interconnect
 
     def over_dp(self, kind: Collective, n_bytes: float) -> Transfer:
@@ -141,7 +143,8 @@ def _links(layout: Layout, links: Interconnect) -> _Links:
     return _Links(
         group(layout.dp, layout.tp, per_node),
         group(layout.tp, 1, per_node),
-        group(2, stride, per_node) if layout.pp > 1 else Group(1, 1),
+        Group(2, 2 if stride * layout.pp <= per_node else 1),
+        group(2, stride * max(1, layout.pp - 1), per_node),
         links,
     )
 
@@ -231,9 +234,8 @@ def price(case: ModelCase, given: Candidate, costs: RankCosts, links: Interconne
         # Forward and back, of every stage but the ends'.
         sent.add("pp", "point-to-point", 2 * m * layout.stages_per_rank, act)
         if case.model.tied_head:
-            ends = Group(2, 1)
             n_bytes = step.item_bytes * costs.embedding_parameters
-            tie = collective("all-reduce", n_bytes, ends, links)
+            tie = collective("all-reduce", n_bytes, over.ends, links)
             sent.add("pp", "all-reduce", 1, tie)
             waited_s += tie.time_s
     data_s += max(sum(passes[each].reduced_s for each in own) for own in by_rank)

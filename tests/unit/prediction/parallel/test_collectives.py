@@ -79,6 +79,7 @@ def test_a_ring_s_latency_grows_with_its_ranks():
         (16, 8, (16, 1)),
         (2, 64, (2, 1)),
         (2, 2, (2, 2)),
+        (2, 7, (2, 2)),
     ],
 )
 def test_neighbours_of_an_axis_share_nodes_as_far_as_they_are_near(n_ranks, stride, expected):
