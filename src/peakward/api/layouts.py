@@ -1,5 +1,6 @@
 """Layouts of a training step on many GPUs, from Python: `pw.plan_layouts`, which runs nothing."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast, get_args
 
@@ -62,12 +63,10 @@ def plan_layouts(
             that an axis cannot split, a batch that no micro-batches divide.
     """
     known = cases.checked_model_case(case)
-    expect_to_apply(known)
     measured = None if calibration is None else checked_calibration(calibration)
-    (where,) = one_site(check.line(device, "a device"), measured)
     return planned_layouts(
         known,
-        where,
+        one_site((check.line(device, "a device"),), measured),
         check.whole(gpus, "gpus", low=2, high=MOST_GPUS),
         asked=AskedLayout(
             tp=_size(tensor, "tensor"),
@@ -107,7 +106,10 @@ def planned_layouts(
     """
     # Not at the top: other plans need none of these.
     from peakward.prediction.parallel.layouts import layout_plan
+    from peakward.prediction.parallel.rank_costs import expect_known
 
+    expect_known(case)
+    expect_to_apply(case)
     notes: tuple[str, ...] = ()
     settings = case.configuration
     if settings.checkpointing not in ("none", "every-block"):
@@ -128,11 +130,10 @@ def planned_layouts(
 
 def _uncovered(case: ModelCase, where: Site) -> str | None:
     """Why compiled blocks cannot be predicted."""
-    from peakward.prediction.parallel.rank_costs import CostTable, expect_known
+    from peakward.prediction.parallel.rank_costs import CostTable
 
     if where.model is None:
         return None
-    expect_known(case)
     try:
         CostTable(case, where.model).of(1, 1, "fsdp")
     except PeakwardError as refusal:
@@ -140,19 +141,19 @@ def _uncovered(case: ModelCase, where: Site) -> str | None:
     return None
 
 
-def one_site(device: str, calibration: Calibration | None) -> tuple[Site]:
-    """The one device that a name means.
+def one_site(names: Sequence[str], calibration: Calibration | None) -> Site:
+    """The one device that the names mean.
 
     Raises:
         PeakwardError: several, or none.
     """
-    found = sites((device,), calibration=calibration, group=None, prices=())
+    found = sites(names, calibration=calibration, group=None, prices=())
     if len(found) != 1:
         raise PeakwardError(
             "expected one kind of device for layouts of many GPUs, got "
             f"{', '.join(each.device.key for each in found)}: name one"
         )
-    return (found[0],)
+    return found[0]
 
 
 def strategy(given: object, kind: str) -> DataStrategy:

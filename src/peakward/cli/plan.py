@@ -210,12 +210,8 @@ def _lay_out(given: Options, n_gpus: int, command: str) -> int:
             "expected one GPU for a module, got several: plan the preset or shape that is nearest to it"
         )
     calibration = None if given.calibration is None else Calibration.load(given.calibration)
-    device = (
-        DEFAULT_DEVICES.split(",", maxsplit=1)[0]
-        if given.device == DEFAULT_DEVICES
-        else given.device
-    )
-    (where,) = one_site(device, calibration)
+    names = parse.split(given.device, "--device")
+    where = one_site(names[:1] if given.device == DEFAULT_DEVICES else names, calibration)
     start = options.settings(given.lever, "--lever")
     (shape,) = _one(options.shapes(given.case, DEFAULT_MODEL), "--model")
     work = msgspec.structs.replace(
@@ -230,7 +226,6 @@ def _lay_out(given: Options, n_gpus: int, command: str) -> int:
     }
     case = options.single(work, "cuda", start | chosen)
     assert isinstance(case, ModelCase)
-    expect_to_apply(case)
     targets = output.targets(given.views)
     found = planned_layouts(
         case,
