@@ -187,40 +187,53 @@ def _rate(bytes_per_s: float) -> str:
 
 def _layouts(plan: LayoutPlan, n: int | None) -> Table:
     shown = plan.layouts[:n]
-    rows = tuple(_row(each) for each in shown)
     more = plan.n_fitting - len(shown)
+    notes = ["v: stages a rank", "r: every block recomputed", "tp, bubble: waiting for them"]
     return Table(
         title="Layouts that fit, the fastest first",
         columns=(
             Column(name="layout", unit="name"),
             Column(name="micro"),
-            Column(name="recompute"),
             Column(name="tokens/s", unit="large_count"),
-            Column(name="MFU", unit="share"),
-            Column(name="data", unit="share"),
-            Column(name="tensor", unit="share"),
-            Column(name="bubble", unit="share"),
+            Column(name="MFU"),
+            Column(name="data"),
+            Column(name="tp"),
+            Column(name="bubble"),
             Column(name="memory", unit="bytes"),
         ),
-        rows=rows,
-        note=f"{more} slower ones fit too" if more else None,
+        rows=tuple(_row(each) for each in shown),
+        note="; ".join([*notes, f"{more} slower ones fit too"] if more else notes),
     )
 
 
 def _row(each: LayoutForecast) -> tuple[Cell, ...]:
-    layout = each.layout
-    stages = f" v{layout.stages_per_rank}" if layout.stages_per_rank > 1 else ""
     return (
-        f"{layout.name}{stages}",
-        f"{layout.n_micro_batches} × {each.micro_batch_size}",
-        "blocks" if each.checkpointing != "none" else "–",
+        _short(each),
+        f"{each.layout.n_micro_batches} × {each.micro_batch_size}",
         each.tokens_per_s,
-        each.mfu,
-        each.data_s / each.step_s,
-        each.tensor_s / each.step_s if layout.tp > 1 else None,
-        each.bubble if layout.pp > 1 else None,
+        _percent(each.mfu),
+        _percent(each.data_s / each.step_s),
+        _percent(each.tensor_s / each.step_s if each.layout.tp > 1 else None),
+        _percent(each.bubble if each.layout.pp > 1 else None),
         each.memory.total_bytes,
     )
+
+
+def _percent(share: float | None) -> str | None:
+    """Whole ones: the columns stand side by side on 80 characters."""
+    return None if share is None else f"{100 * share:.0f}%"
+
+
+def _short(each: LayoutForecast) -> str:
+    """Such as `fsdp 8 tp 2 pp 4 v2 r`."""
+    layout = each.layout
+    axes = ((layout.data, layout.dp), ("tp", layout.tp), ("pp", layout.pp))
+    parts = [f"{name} {size}" for name, size in axes if size > 1]
+    if layout.stages_per_rank > 1:
+        parts.append(f"v{layout.stages_per_rank}")
+    if each.checkpointing != "none":
+        parts.append("r")
+    return " ".join(parts)
 
 
 def _communication(plan: LayoutPlan) -> tuple[Block, ...]:
