@@ -189,7 +189,9 @@ def predicted_peak(row: ShRow) -> int | None:
     if not _is_predicted(row):
         return None
     try:
-        return peak_memory(row.point.case.of_one_rank, _group(layout(row))).peak.total_bytes
+        # Gradients that are reduced where they lie are in no buckets beside.
+        group = None if layout(row).data == "overlapped" else _group(layout(row))
+        return peak_memory(row.point.case.of_one_rank, group).peak.total_bytes
     except PeakwardError:
         return None
 

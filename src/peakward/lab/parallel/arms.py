@@ -29,7 +29,13 @@ from peakward.lab.measure.timer import collector_paused
 from peakward.lab.models import decoder
 from peakward.lab.parallel import ranks, traffic
 from peakward.lab.parallel.ranks import AXES, Rank
-from peakward.lab.parallel.step import Batch, ParallelStep, decoder_loss
+from peakward.lab.parallel.step import (
+    Batch,
+    NotFiniteError,
+    ParallelStep,
+    decoder_loss,
+    expect_finite,
+)
 from peakward.levers import catalogue
 from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
@@ -153,8 +159,10 @@ class _Bench:
         on_gpu = self._rank.device.type == "cuda"
         clock = clock_for("cuda" if on_gpu else "cpu")
         clock.reserve(n_steps + 1)
-        for _ in range(n_warmup):
+        for at in range(n_warmup):
             loss = step()
+            if loss is not None:
+                expect_finite(loss, at + 1)
         with collector_paused():
             if on_gpu:
                 torch.cuda.synchronize()
@@ -254,9 +262,12 @@ class _Bench:
 
     @contextmanager
     def _noting(self, arm: Arm) -> Iterator[None]:
-        """An arm that fails is left out from then on; all its ranks fail alike, or the job ends."""
+        """An arm that fails is left out from then on; all its ranks fail alike, or the job ends. A loss
+        that is not finite ends it: the other ranks are in their next step."""
         try:
             yield
+        except NotFiniteError:
+            raise
         except (PeakwardError, RuntimeError, ValueError, NotImplementedError) as error:
             if dist.get_backend() != "nccl" and "gloo" in str(error):
                 raise

@@ -59,6 +59,7 @@ def measure(
         said = str(error)
         lacks = "OutOfMemory" in said or "out of memory" in said
         status = "oom" if lacks else "timeout" if error.is_late else "crashed"
+        status = "invalid" if "expected a finite loss" in said else status
         return Failed(status=status, reason=said)  # type: ignore[arg-type]
     except PeakwardError as error:
         return Failed(status="invalid", reason=str(error))

@@ -206,15 +206,19 @@ def _n_bytes(tensors: Sequence[Tensor]) -> int:
     return sum(each.nbytes for each in local)
 
 
+class NotFiniteError(PeakwardError):
+    """A loss that is no number, or infinite."""
+
+
 def expect_finite(loss: Tensor, step: int) -> None:
     """Waits for the loss of this rank's own batch.
 
     Raises:
-        PeakwardError: it is no number, or infinite. It is seen on the rank that computed it before the
+        NotFiniteError: it is no number, or infinite. It is seen on the rank that computed it before the
             gradients of all are mixed: a step later every rank has it.
     """
     value = float(loss)
     if not math.isfinite(value):
-        raise PeakwardError(
+        raise NotFiniteError(
             f"expected a finite loss, got {value} in step {step}: look at this rank's batch first"
         )

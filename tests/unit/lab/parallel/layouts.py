@@ -111,12 +111,18 @@ def compare(rank, arguments, tell):
     for at, case in enumerate(arguments["cases"]):
         tell(at + 1, f"{case['kind']} {case['layout']}")
         found.append(
-            _case(rank, msgspec.convert(case["layout"], Layout), case["kind"], case["optimizer"])
+            _case(
+                rank,
+                msgspec.convert(case["layout"], Layout),
+                case["kind"],
+                case["optimizer"],
+                case.get("compiled", False),
+            )
         )
     return found
 
 
-def _case(rank, layout, kind, optimizer):
+def _case(rank, layout, kind, optimizer, compiled=False):
     module = made(kind).to(rank.device)
     if rank.number and layout.tp == layout.pp == 1 and layout.dp > 1:
         with torch.no_grad():
@@ -124,7 +130,7 @@ def _case(rank, layout, kind, optimizer):
                 each.add_(rank.number)  # Construction must bring the first rank's to all.
     mesh = ranks.mesh(layout, rank)
     make, options = OPTIMIZERS[optimizer]
-    step = ParallelStep(module, layout, mesh, optimizer=make, options=options)
+    step = ParallelStep(module, layout, mesh, optimizer=make, options=options, compiled=compiled)
     at = mesh["dp"].get_local_rank()
     losses = []
     for whole in batches():

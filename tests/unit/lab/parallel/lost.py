@@ -9,6 +9,7 @@ import time
 import torch
 import torch.distributed as dist
 
+from peakward.lab.parallel import arms
 from peakward.lab.parallel.step import expect_finite
 
 N_STEPS = 4
@@ -28,6 +29,17 @@ def lose(rank, arguments, tell):
         tell(step, "all-reduce")
         dist.all_reduce(loss)
     return {"child": child.pid}
+
+
+def poisoned(rank, arguments, tell):
+    """A comparison of arms in which the loss of the second rank is not a number."""
+    own = arms.decoder_loss
+
+    def loss(model, batch):
+        return own(model, batch) * (float("nan") if rank.number == 1 else 1.0)
+
+    arms.decoder_loss = loss
+    return arms.measure(rank, arguments, tell)
 
 
 def fine(loss):

@@ -3,9 +3,14 @@
 import os
 from time import monotonic, sleep
 
+import msgspec
 import pytest
 
 from peakward.lab.parallel.launch import RankError
+from peakward.models.presets import model
+from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.layout import Layout
+from peakward.records.parallel import Arm, ArmsRequest
 from tiers import in_full
 from unit.lab.parallel.job import run_ranks
 
@@ -34,6 +39,25 @@ def test_a_lost_rank_ends_the_job_and_is_named(how):
 def test_of_three_ranks_that_call_different_collectives_the_odd_one_is_named():
     with pytest.raises(RankError, match="rank 2"):
         run_ranks("lost:lose", {"rank": 2, "how": "diverges"}, n_ranks=3, patience_s=PATIENCE_S)
+
+
+def test_a_rank_whose_loss_is_not_a_number_is_named_before_all_have_it():
+    shape = msgspec.structs.replace(
+        model("tiny"), name="test", n_layers=1, d_model=32, d_ff=64, head_dim=8, vocab_size=64
+    )
+    request = ArmsRequest(
+        case=ModelCase(
+            model=shape,
+            workload=Workload(batch_size=2, seq_len=8, pass_="train_step"),
+            configuration=Configuration(attention="sdpa"),
+            device="cpu",
+        ),
+        arms=(Arm(name="fsdp", layout=Layout(dp=2, data="fsdp"), compiled=False),),
+    )
+    with pytest.raises(
+        RankError, match=r"rank 1 failed .*expected a finite loss, got nan in step 1"
+    ):
+        run_ranks("lost:poisoned", msgspec.to_builtins(request), n_ranks=2)
 
 
 def test_nothing_is_left_of_a_job():

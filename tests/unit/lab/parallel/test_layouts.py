@@ -89,6 +89,21 @@ def test_three_steps_end_with_the_parameters_of_one_process(case, request):
         assert looked_at < 1e-12
 
 
+@pytest.mark.full
+def test_compiled_blocks_compute_the_same():
+    names = ("tp", "fsdp", "overlapped")
+    kinds = {"tp": "tied", "fsdp": "tied", "overlapped": "tied"}
+    cases = [
+        {"kind": kinds[name], "layout": TWO[name][1], "optimizer": "sgd", "compiled": True}
+        for name in names
+    ]
+    by_rank = run_ranks(
+        "layouts:compare", {"cases": cases}, n_ranks=2, timeout_s=400, patience_s=200
+    )
+    for name, *found in zip(names, *by_rank, strict=True):
+        assert max(each["parameters"] for each in found) < 1e-12, name
+
+
 @pytest.mark.parametrize("name", ["zero1", "zero2", "fsdp"])
 def test_two_ranks_share_the_optimizer_state(two, name):
     """Each holds half of it: of ZeRO-1 whole parameters, of which the largest is a third of all."""
