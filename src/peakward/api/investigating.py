@@ -105,9 +105,10 @@ def run(
     here = this_machine(device)
     sought = aim(objective, max_memory_bytes, numerics, here)
     if n_ranks > 1:
-        if names is not None or sought != aim("latency", None, "approximate", here):
+        own = aim("latency", None, "approximate", here)
+        if names is not None or real_model is not None or sought != own:
             raise PeakwardError(
-                f"expected no levers, objective, memory or numerics beside {n_ranks} devices, got some: "
+                f"expected nothing that is about levers beside {n_ranks} devices, got some of it: "
                 "leave them out"
             )
         if not isinstance(case, ModelCase | ModuleCase) or batch is not None or loss is not None:

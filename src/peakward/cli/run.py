@@ -42,6 +42,7 @@ NOT_SHARED = {
     "objective": "latency",
     "max_memory": None,
     "numerics": "approximate",
+    "real_model": None,
     "write_patch": None,
 }
 """The options of levers, with their defaults: layouts are none."""

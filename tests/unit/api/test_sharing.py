@@ -97,7 +97,7 @@ def test_python_says_the_same(asked, tmp_path):
     )
     with pytest.raises(PeakwardError, match="expected a train_step"):
         pw.run(forward, gpus=2, db=tmp_path / "a.db")
-    with pytest.raises(PeakwardError, match="expected no levers"):
+    with pytest.raises(PeakwardError, match="expected nothing that is about levers"):
         pw.run(case, gpus=2, levers=("sdpa",), db=tmp_path / "a.db")
 
 
