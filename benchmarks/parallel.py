@@ -212,6 +212,8 @@ def _fsdp(options: Options) -> Iterator[Planned]:
     more = (
         _arm("zero2", Layout(dp=n, data="zero2")),
         _arm("fsdp, fp32 sums", Layout(dp=n, data="fsdp"), reduces_in_fp32=True),
+        _arm("fsdp, 2 at once", Layout(dp=n, data="fsdp", blocks_together=2)),
+        _arm("fsdp, 4 at once", Layout(dp=n, data="fsdp", blocks_together=4)),
         _arm("fsdp whole", Layout(dp=n, data="fsdp", wrap="whole")),
     )
     for size in options.sizes:
@@ -319,6 +321,7 @@ def _host(options: Options) -> Iterator[Planned]:
     arms = (
         _arm("plain", Layout()),
         _arm("fsdp on one", Layout(data="fsdp")),
+        _arm("fsdp on one, 4 at once", Layout(data="fsdp", blocks_together=4)),
         _arm("fsdp on one, whole", Layout(data="fsdp", wrap="whole")),
     )
 

@@ -47,6 +47,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     wrap: Wrap = "block"
     """Whether `zero2` and `fsdp` gather each block by itself, or the whole model at once."""
 
+    blocks_together: int = 1
+    """Blocks that `zero2` and `fsdp` gather at once. More of them cost the host less and memory more."""
+
     @property
     def n_ranks(self) -> int:
         """All ranks of the mesh."""
@@ -65,7 +68,8 @@ def expect_layout(layout: Layout, n_ranks: int) -> None:
         PeakwardError: a size below 1, axes that do not make up all ranks, or settings that exclude each
             other.
     """
-    sizes = (layout.dp, layout.tp, layout.pp, layout.n_micro_batches, layout.stages_per_rank)
+    sizes = [layout.dp, layout.tp, layout.pp, layout.n_micro_batches, layout.stages_per_rank]
+    sizes.append(layout.blocks_together)
     if min(sizes) < 1:
         raise PeakwardError(f"expected sizes of at least 1 in a layout, got {min(sizes)}")
     if layout.n_ranks != n_ranks:

@@ -24,6 +24,8 @@ from peakward.studies.claims import Sentence, compared, fastest
 from peakward.studies.engine import Point, Row, View
 from peakward.studies.values import REASON, STATUS, TIME, Value, label, spread, table, text
 
+DEEP = 16
+"""Blocks from which on a quarter of the gatherings is still enough to hide them."""
 Shared = Point[LayoutCase]
 ShRow = Row[Shared]
 PREDICTED: dict[str, Parallel] = {"ddp": "ddp", "overlapped": "ddp", "fsdp": "fsdp"}
@@ -62,9 +64,9 @@ def _shared(case: ModelCase, layout: Layout) -> LayoutCase:
     )
 
 
-def candidates(n: int, batch_size: int) -> tuple[Layout, ...]:
+def candidates(n: int, batch_size: int, n_layers: int) -> tuple[Layout, ...]:
     """The layouts that a search over `n` ranks tries: each strategy of torch's engine alone, and products of
-    two where there are four ranks and more."""
+    two where there are four ranks and more. The blocks of a deep model are also gathered four at once."""
     micro = 2 * n if batch_size % 2 == 0 else n
     found = [
         Layout(dp=n),
@@ -72,6 +74,7 @@ def candidates(n: int, batch_size: int) -> tuple[Layout, ...]:
         Layout(dp=n, data="zero1"),
         Layout(dp=n, data="zero2"),
         Layout(dp=n, data="fsdp"),
+        *([Layout(dp=n, data="fsdp", blocks_together=4)] if n_layers >= DEEP else []),
         Layout(tp=n),
         Layout(pp=n, n_micro_batches=micro),
     ]

@@ -138,6 +138,6 @@ def test_candidates_of_a_search_can_all_be_shared():
     from peakward.records.layout import expect_shared
 
     for n in (2, 4, 8):
-        for each in layouts.candidates(n, 4):
+        for each in layouts.candidates(n, 4, 32):
             assert each.n_ranks == n
             expect_shared(each, model("2.7B"), 4)

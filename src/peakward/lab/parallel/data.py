@@ -64,8 +64,14 @@ def spread(module: nn.Module, layout: Layout, mesh: DeviceMesh, **types: Any) ->
     """
     group = mesh["dp"].get_group()
     if layout.data in SHARDING:
-        blocks = () if layout.wrap == "whole" else blocks_of(module)
-        fully_sharded(module, mesh["dp"], reshard=layout.data == "fsdp", blocks=blocks, **types)
+        fully_sharded(
+            module,
+            mesh["dp"],
+            reshard=layout.data == "fsdp",
+            blocks=() if layout.wrap == "whole" else blocks_of(module),
+            together=layout.blocks_together,
+            **types,
+        )
         return Spread(module, _OfSharded(cast(FSDPModule, module)))
     if layout.dp == 1:
         return Spread(module, _Nothing())
@@ -144,6 +150,7 @@ def fully_sharded(
     reduce_dtype: torch.dtype | None = None,
     reshard: bool = True,
     blocks: Sequence[nn.Module] | None = None,
+    together: int = 1,
 ) -> nn.Module:
     """torch's `fully_shard` on every repeated block and on the whole, in place: parameters, gradients and
     optimiser state are split over the ranks (ZeRO-3).
@@ -158,20 +165,23 @@ def fully_sharded(
             once a step and stay whole until their backward pass has gone by (ZeRO-2).
         blocks: the parts that are gathered by themselves; None takes the repeated blocks, and none at all
             gathers everything at once.
+        together: successive blocks that are gathered and reduced as one.
     """
     if mesh is None:
         mesh = _all_ranks(next(module.parameters()).device.type)
     synchronise(module, mesh.get_group())
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=reduce_dtype)
-    parts: list[Any] = blocks_of(module) if blocks is None else list(blocks)
-    for each in parts:
+    found = blocks_of(module) if blocks is None else list(blocks)
+    groups = [found[at : at + together] for at in range(0, len(found), together)]
+    for each in groups:
         fully_shard(each, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     # What is in no block is used first and last, so torch keeps it whole between (None).
     fully_shard(
         module, mesh=mesh, mp_policy=policy, reshard_after_forward=None if reshard else False
     )
-    for at, each in enumerate(parts):
-        each.set_modules_to_forward_prefetch(parts[at + 1 : at + 1 + FORWARD_PREFETCH])
+    firsts: list[Any] = [each[0] for each in groups]
+    for at, first in enumerate(firsts):
+        first.set_modules_to_forward_prefetch(firsts[at + 1 : at + 1 + FORWARD_PREFETCH])
     return module
 
 

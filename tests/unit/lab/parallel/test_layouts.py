@@ -21,6 +21,7 @@ TWO = {
     "zero2": ("odd", layout(dp=2, data="zero2")),
     "fsdp": ("odd", layout(dp=2, data="fsdp")),
     "fsdp, micro-batches": ("odd", layout(dp=2, data="fsdp", n_micro_batches=2)),
+    "fsdp, two blocks at once": ("odd", layout(dp=2, data="fsdp", blocks_together=2)),
     "fsdp whole": ("tied", layout(dp=2, data="fsdp", wrap="whole")),
     "flat": ("odd", layout(dp=2, data="flat")),
     "per-parameter": ("odd", layout(dp=2, data="per-parameter")),

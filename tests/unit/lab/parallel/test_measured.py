@@ -89,6 +89,7 @@ def test_layouts_are_told_apart():
         Layout(dp=2, data="fsdp", tp=2),
         Layout(pp=4, n_micro_batches=8),
         Layout(dp=4, data="fsdp", wrap="whole"),
+        Layout(dp=4, data="fsdp", blocks_together=4),
         Layout(data="fsdp"),
         Layout(),
     )

@@ -102,6 +102,11 @@ def test_fsdp_gathers_blocks_twice_and_scatters_once():
     assert n_gathers in (6, 7) and 1.5 * N_BYTES < gathered < 2 * N_BYTES
 
 
+def test_blocks_that_are_gathered_at_once_are_fewer_calls():
+    found = counted(Layout(dp=256, data="fsdp", blocks_together=3))
+    assert found["all-gather"][0] in (2, 3) and found["reduce-scatter"] == (2, N_BYTES)
+
+
 def test_zero2_gathers_once():
     found = counted(Layout(dp=256, data="zero2"))
     assert found["all-gather"] == (4, N_BYTES) and found["reduce-scatter"] == (4, N_BYTES)
