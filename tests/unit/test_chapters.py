@@ -26,7 +26,6 @@ SMALLEST = 60
 """Lines of a file that may have a single importer in its own room."""
 LONGEST = 450
 ALONE = {
-    "diagnose/rules/casts.py": "a rule is a file",
     "diagnose/rules/layout_copies.py": "a rule is a file",
     "lab/micro/addition.py": "a subject is a file",
     "lab/micro/cross_entropy.py": "a subject is a file",

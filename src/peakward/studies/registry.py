@@ -123,6 +123,11 @@ STUDIES: dict[str, Entry] = {
             uses=Uses(models=0, seq_lens=0, batch_size=0, text=1),
         ),
         Entry(
+            name="precision",
+            question="What does each precision gain, what do its casts take, and how far does it drift?",
+            uses=Uses(precisions=None),
+        ),
+        Entry(
             name="decode",
             question="What does a step of generation take, with and without a cache, and of the bandwidth?",
             uses=Uses(precisions=1),

@@ -83,8 +83,15 @@ from peakward.studies.scope import Scope
 from peakward.studies.setting import Setting
 
 GIB = 2**30
-RATE = {"fp32": 1e12, "tf32": 4e12, "bf16-mixed": 5e12, "bf16": 8e12}
-STATE_BYTES = {"fp32": 16, "tf32": 16, "bf16-mixed": 16, "bf16": 8}
+RATE = {
+    "fp32": 1e12,
+    "tf32": 4e12,
+    "bf16-mixed": 5e12,
+    "fp16-mixed": 5e12,
+    "fp8": 6e12,
+    "bf16": 8e12,
+}
+STATE_BYTES = dict.fromkeys(RATE, 16) | {"bf16": 8}
 KEPT = {"none": 1.0, "sqrt": 0.5, "every-block": 0.25, "selective": 0.75}
 COMPILED_GAIN = 2.0
 COMPILE_S = 30.0
