@@ -68,4 +68,4 @@ class Numerics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     losses: tuple[float | None, ...] = ()
     """The loss of each step of the hunted run; None: not finite."""
     zero_share: tuple[float, ...] = ()
-    """The share of zeros in the channel that went bad first, at each step of the run."""
+    """The share of zeros in the channel that went bad first, at each step up to the fault."""

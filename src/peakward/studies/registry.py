@@ -128,6 +128,11 @@ STUDIES: dict[str, Entry] = {
             uses=Uses(precisions=None),
         ),
         Entry(
+            name="nan-hunt",
+            question="A run trains well and turns NaN: where, why, what mends it, and what then slows it?",
+            uses=Uses(models=1, seq_lens=1, precisions=1, text=1, tokenizer=1),
+        ),
+        Entry(
             name="decode",
             question="What does a step of generation take, with and without a cache, and of the bandwidth?",
             uses=Uses(precisions=1),

@@ -117,7 +117,6 @@ def look(case: NumericsCase, environment: Environment) -> Numerics:
         ),
         environment,
     )
-    # The run comes first; what follows are its replays.
     seen = torch.stack(losses[: found.n_steps]).tolist()
     return Numerics(
         hunt=found,
@@ -146,7 +145,7 @@ def _model(
     )
     model = build_decoder(
         shape,
-        attention=implementation("sdpa"),
+        attention=implementation("naive"),  # Its backward pass adds in one order on a GPU too.
         device=case.device,
         dtype=torch.float32,
         seed=case.seed,
@@ -175,10 +174,11 @@ def _batches(case: NumericsCase, length: int, batch: int) -> Iterator[Tensor]:
 
 
 def _zero_share(found: Hunt, networks: dict[str, RoundedReLU]) -> tuple[float, ...]:
-    """The share of zeros in the channel at which the fault lies, at each step; empty without one."""
+    """The share of zeros in the channel at which the fault lies, at each step up to it; empty without one."""
     fault = found.fault
     network = None if fault is None else networks.get(fault.module.rpartition(".")[0])
     if fault is None or fault.channel is None or network is None or fault.channel.axis != 2:
         return ()
-    every = torch.stack(network.zero_shares[: found.n_steps])
+    # The run comes first; what follows are its replays.
+    every = torch.stack(network.zero_shares[: fault.step + 1])
     return tuple(every[:, fault.channel.index].tolist())
