@@ -54,8 +54,6 @@ Written = Literal["torch", "fused"]
 StoredWeights = Literal["dense", "int8", "int4:128"]
 """How the matrices of attention and of the feed-forward networks are stored: in the parameters' type, in 8
 bits with a scale for each output, or in 4 with one for every 128 inputs of an output."""
-
-
 KeptCache = Literal["none", "static", "int8", "fp8"]
 """How a decode step keeps the keys and values of earlier tokens: not at all (it computes all of them again),
 in the compute type, or in a byte an element with a scale for each key and each value of a head."""
@@ -387,23 +385,17 @@ class LayoutCase(
 RanksCase = CollectivesCase | LayoutCase
 """Cases of several processes, which a job of ranks answers in the place of a worker."""
 NumericsSubject = Literal["types", "operators", "rounding", "drift", "hunt"]
-"""The things looked at: the types that autocast gives a model's tensors, those that it gives operators one by
-one, the rounding of a model's tensors to formats, a model's distance from fp64, and a run that turns NaN."""
 
 
 class NumericsCase(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="numerics"
 ):
-    """Something about numbers that is looked at once, in one of several ways that are compared
-    (`lab/numerics`, `lab/debugging/story.py`)."""
+    """Types under autocast, rounding, distance from fp64, or a run to NaN, seen once (`lab/numerics`)."""
 
     subject: NumericsSubject
     way: str
-    """One of those in the subject's module."""
     sizes: tuple[int, ...] = ()
-    """The subject's module says what each means."""
     model: ModelShape | None = None
-    """None of a subject that has its own model, or none."""
     text: Source | None = None
     device: DeviceType
     memory_limit_bytes: int | None = None

@@ -138,10 +138,14 @@ def errors(view: View[Any]) -> Iterator[Conclusion]:
             for each in best
         )
         narrow = [each for each in best if _format(each).bits <= 8]
-        closest = min(narrow, key=lambda each: each.error)
+        closest = min(narrow, key=lambda each: each.error, default=None)
+        behind = (
+            f"; of those of 8 bits and fewer {closest.format} is closest"
+            if len(narrow) > 1 and closest
+            else ""
+        )
         yield from told.end(
-            f"Rounding errors of the {group[0][1].of} of {row.name}: {said}; of those of 8 bits and fewer "
-            f"{closest.format} is closest."
+            f"Rounding errors of the {group[0][1].of} of {row.name}: {said}{behind}."
         )
 
 

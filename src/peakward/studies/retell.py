@@ -10,6 +10,7 @@ from peakward.records.case import (
     MicroCase,
     ModelCase,
     ModuleCase,
+    NumericsCase,
     OperatorCase,
     QualityCase,
     SpeculationCase,
@@ -164,9 +165,15 @@ def _has_byte_pairs(case: Case) -> bool:
 
 
 def _has_smollm2(case: Case) -> bool:
-    return isinstance(case, SpeculationCase) or (
-        isinstance(case, QualityCase) and case.model is not None
-    )
+    match case:
+        case SpeculationCase():
+            return True
+        case QualityCase():
+            return case.model is not None
+        case NumericsCase():
+            return case.way == "smollm2"
+        case _:
+            return False
 
 
 def _n_gpus(case: Case) -> int:

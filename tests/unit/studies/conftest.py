@@ -32,6 +32,7 @@ from peakward.records.case import (
     QualityCase,
     SpeculationCase,
 )
+from peakward.records.debugging import Hunt, Watching
 from peakward.records.measurement import (
     CompileReport,
     Environment,
@@ -59,6 +60,7 @@ from peakward.records.memory import (
     StepClock,
 )
 from peakward.records.memory_snapshot import MemoryShare
+from peakward.records.numerics import Drift, Numerics, Rounding, TypeSeen
 from peakward.records.parallel import (
     CollectiveTime,
     LinkCalibration,
@@ -310,6 +312,59 @@ def piece_work(case: MicroCase) -> PieceWork:
         allocated_bytes=n_bytes if kind == "new" else 0,
         difference=None if refused else 1e-7 * SLOWNESS.get(case.piece, 1.0),
     )
+
+
+DRIFT = {
+    "fp32": 1e-7,
+    "tf32": 1e-4,
+    "bf16-mixed": 1e-3,
+    "fp16-mixed": 2e-4,
+    "bf16": 2e-3,
+    "fp8": 5e-2,
+}
+"""Distances from fp64."""
+
+
+def numerics(case: NumericsCase) -> Numerics:
+    """One parameter and one function, one rounding that loses a tenth, a drift by precision, a run of two
+    steps."""
+    if case.subject == "types":
+        return Numerics(types=(TypeSeen(kind="parameter", where="weight", dtype="float32"),))
+    if case.subject == "operators":
+        return Numerics(
+            types=(TypeSeen(kind="function", where="torch.mm", dtype=case.way, given="float32"),)
+        )
+    if case.subject == "rounding":
+        lost = Rounding(
+            format="fp16",
+            of="gradients",
+            scaling="none",
+            n=10,
+            error=1e-4,
+            zeroed=0.1,
+            beyond=0.0,
+            least=1e-9,
+            largest=1.0,
+        )
+        return Numerics(roundings=(lost,))
+    if case.subject == "drift":
+        drifts = (
+            Drift(quantity=each, error=DRIFT[case.way], fp32_error=DRIFT["fp32"], bound=0.1)
+            for each in ("logits", "loss", "gradients")
+        )
+        return Numerics(drifts=tuple(drifts))
+    watching = Watching(
+        snapshot_every=1, n_snapshots=2, snapshot_bytes=1, snapshots_s=0.1, run_s=1.0
+    )
+    seen = Hunt(
+        name=case.way,
+        environment=environment(case.device),
+        outcome="finite",
+        n_steps=2,
+        last_loss=2.0,
+        watching=watching,
+    )
+    return Numerics(hunt=seen, losses=(3.0, 2.0))
 
 
 class FakeLab:
@@ -655,6 +710,7 @@ def measurement(
         collectives=links(case) if isinstance(case, CollectivesCase) else None,
         ranks=ranks_work(case) if isinstance(case, LayoutCase) else None,
         speculated=speculated(case, factor) if isinstance(case, SpeculationCase) else None,
+        numerics=numerics(case) if isinstance(case, NumericsCase) else None,
         feeding=feeding(case, n_steps),
         compile=CompileReport(
             compile_s=COMPILE_S, n_graphs=2, n_graph_breaks=1, n_recompiles=0, reasons=("a print",)

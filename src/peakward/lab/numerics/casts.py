@@ -112,6 +112,8 @@ def look_at_functions(case: NumericsCase) -> Numerics:
         warnings.simplefilter("ignore")
         for name, function in functions():
             found += _types_of(name, function, case.device, dtype)
+    if case.device == "cuda":
+        torch.cuda.synchronize()  # Raises where a kernel has failed, after which no call would run.
     return Numerics(types=tuple(found))
 
 

@@ -147,6 +147,7 @@ def collected(model: Decoder, ids: Tensor) -> Tensors:
     blocks, its weight, and the gradient that came back into it."""
     found: Tensors = {kind: [] for kind in get_args(Rounded)}
     hooks = []
+    model.requires_grad_(True)  # A real model is loaded for inference.
     for each in model.blocks.modules():
         if isinstance(each, nn.Linear):
             found["weights"].append(each.weight.detach())

@@ -3,8 +3,18 @@
 import pytest
 import torch
 
+from peakward.kernels.ops.attention.api import implementation
+from peakward.lab.models.decoder import build
 from peakward.lab.numerics import casts, subjects
-from peakward.lab.numerics.rounding import FLOATS, SCALINGS, largest_of, round_to, rounding_of
+from peakward.lab.numerics.rounding import (
+    FLOATS,
+    SCALINGS,
+    collected,
+    largest_of,
+    round_to,
+    rounding_of,
+)
+from peakward.lab.quality import positions
 from peakward.records.case import NumericsCase
 from peakward.records.errors import PeakwardError
 from peakward.studies.scope import micro
@@ -47,6 +57,25 @@ def test_what_lies_below_a_format_is_lost_and_what_lies_above_is_counted():
     found = rounding_of("fp16", "gradients", "none", [x])
     assert (found.n, found.zeroed, found.beyond) == (3, 1 / 3, 1 / 3)
     assert (found.least, found.largest) == (1e-9, 1e6)
+
+
+def test_a_model_loaded_for_inference_is_looked_at_too():
+    shape = positions.shape_of("rope", layers=2, width=32, longest=8)
+    model = build(
+        shape,
+        attention=implementation("sdpa"),
+        device="cpu",
+        dtype=torch.float64,
+        seed=0,
+    ).requires_grad_(False)
+    found = collected(model, torch.arange(9)[None])
+    # Of each block the packed projection, the output's, and the two of the network.
+    assert {kind: len(each) for kind, each in found.items()} == {
+        "activations": 8,
+        "weights": 8,
+        "gradients": 8,
+    }
+    assert all(each.any() for each in found["gradients"])
 
 
 def test_drift_is_told_beside_fp32():
