@@ -15,7 +15,7 @@ from peakward.records.study import Conclusion
 from peakward.studies import pieces, values
 from peakward.studies.claims import Sentence, known, least, not_timed
 from peakward.studies.engine import Point, Row, Study, View
-from peakward.studies.number_formats import FORMATS, Format
+from peakward.studies.number_formats import FORMATS, Format, obstacle
 from peakward.studies.scope import ScopeName
 from peakward.studies.setting import Setting
 from peakward.studies.values import (
@@ -50,7 +50,6 @@ WIDTHS: dict[ScopeName, tuple[int, ...]] = {
 LOST = 0.001
 """Where more than this share of values become 0, a sentence says so."""
 SCALED = {"none": "unscaled", "tensor": "one scale a tensor", "groups": "a scale for 64"}
-FP8_NEEDS, TF32_NEEDS = (8, 9), (8, 0)
 
 Pair = tuple[Row[Any], Rounding]
 
@@ -93,18 +92,6 @@ def _product(name: str, n: int, setting: Setting) -> MicroCase:
         precision="tf32" if name == "tf32" else "fp32",
         device=setting.device,
     )
-
-
-def obstacle(name: str, setting: Setting) -> str | None:
-    """Why the format is not multiplied here; None where it is."""
-    if name == "int4":
-        return "torch has no product of int4 operands: int4 weights are widened, see study quantization"
-    needed = FP8_NEEDS if name.startswith("fp8") else TF32_NEEDS if name == "tf32" else None
-    if setting.device == "cpu":
-        return "a CPU's cores have no tf32" if name == "tf32" else None
-    if needed is None or (setting.compute_capability or (0, 0)) >= needed:
-        return None
-    return f"its tensor cores come with compute capability {'.'.join(map(str, needed))}"
 
 
 def roundings(view: View[Any]) -> list[Pair]:

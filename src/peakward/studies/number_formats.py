@@ -3,6 +3,8 @@
 from math import log2
 from typing import NamedTuple
 
+from peakward.studies.setting import Setting
+
 
 class Format(NamedTuple):
     """A number format by its bits."""
@@ -63,3 +65,17 @@ FORMATS = (
 )
 """IEEE 754 (fp32, fp16); NVIDIA A100 whitepaper (tf32); Micikevicius et al. 2022, "FP8 formats for deep
 learning": e4m3 has no infinities, and one NaN of a sign."""
+FP8_NEEDS, TF32_NEEDS = (8, 9), (8, 0)
+"""The compute capabilities of the first tensor cores that multiply them."""
+
+
+def obstacle(name: str, setting: Setting) -> str | None:
+    """Why the format is not multiplied here; None where it is."""
+    if name == "int4":
+        return "torch has no product of int4 operands: int4 weights are widened, see study quantization"
+    needed = FP8_NEEDS if name.startswith("fp8") else TF32_NEEDS if name == "tf32" else None
+    if setting.device == "cpu":
+        return "a CPU's cores have no tf32" if name == "tf32" else None
+    if needed is None or (setting.compute_capability or (0, 0)) >= needed:
+        return None
+    return f"its tensor cores come with compute capability {'.'.join(map(str, needed))}"

@@ -18,6 +18,7 @@ from peakward.studies import drift, pieces, values
 from peakward.studies.cases import model_case
 from peakward.studies.claims import Sentence, gains, not_timed
 from peakward.studies.engine import Point, Row, Study, View
+from peakward.studies.number_formats import obstacle
 from peakward.studies.readings import ratio
 from peakward.studies.setting import Setting
 from peakward.studies.values import (
@@ -128,7 +129,6 @@ def _scores(setting: Setting, shape: ModelShape, seq_len: int, kind: str) -> Way
         )
 
     by = pieces.protocol(setting)
-    on_cpu = kind == "tf32" and setting.device == "cpu"
     return Way(
         case=case(kind),
         protocol=by,
@@ -136,7 +136,7 @@ def _scores(setting: Setting, shape: ModelShape, seq_len: int, kind: str) -> Way
         base=(case(BASE), by),
         part="scores",
         shape=shape,
-        absent="a CPU's cores have no tf32" if on_cpu else None,
+        absent=obstacle(kind, setting),
     )
 
 

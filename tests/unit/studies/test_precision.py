@@ -1,5 +1,6 @@
 """What `precision` plans, tables and concludes, from a formula's times and figures made by hand."""
 
+import msgspec
 import pytest
 
 from peakward.records.case import MicroCase, ModelCase
@@ -61,3 +62,12 @@ def test_scores_are_alone(setting):
     assert {each.piece for each in scores} == {"fp32", "tf32", "bf16", "fp16"}
     steps = [each for each in STUDY.points(here) if isinstance(each.case, ModelCase)]
     assert {each.also for each in steps if each.case.workload.pass_ == "train_step"} == {"profile"}
+
+
+def test_scores_in_tf32_need_the_tensor_cores(setting):
+    here = setting("corners")
+    old = msgspec.structs.replace(here.environment, compute_capability="7.5")
+    points = STUDY.points(msgspec.structs.replace(here, environment=old))
+    absent = {each.name: each.absent for each in points if isinstance(each.case, MicroCase)}
+    assert "8.0" in absent.pop("tf32")
+    assert set(absent.values()) == {None}
