@@ -1,10 +1,16 @@
 """Layouts over NCCL end with the parameters of one process, as over gloo; collectives and lost ranks."""
 
+import msgspec
 import pytest
 import torch
 
 from peakward.lab.parallel.launch import RankError
-from peakward.lab.parallel.measured import calibrate
+from peakward.lab.parallel.measured import calibrate, measure
+from peakward.models.presets import model
+from peakward.records.case import Configuration, LayoutCase, Workload
+from peakward.records.layout import Layout
+from peakward.records.measurement import Protocol
+from peakward.records.parallel import Arm, ArmsRequest
 from unit.lab.parallel.job import run_ranks
 from unit.lab.parallel.test_layouts import TWO
 
@@ -33,3 +39,37 @@ def test_a_hung_rank_is_named_over_nccl():
     with pytest.raises(RankError, match="rank 1 is behind") as caught:
         run_ranks("lost:lose", {"rank": 1, "how": "hangs"}, n_ranks=2, device="cuda", patience_s=5)
     assert caught.value.rank == 1
+
+
+def layout_case(layout):
+    return LayoutCase(
+        model=model("medium"),
+        workload=Workload(batch_size=4, seq_len=512),
+        configuration=Configuration(precision="bf16", attention="sdpa", optimizer="adamw-fused"),
+        layout=layout,
+        device="cuda",
+    )
+
+
+def test_what_is_called_overlapped_is_and_what_is_not_is_not():
+    """The share of NCCL's time in which other kernels ran, and bytes and memory of each rank."""
+    shares = {}
+    for data in ("overlapped", "ddp", "per-parameter"):
+        found = measure(layout_case(Layout(dp=2, data=data)), Protocol(min_steps=5), 120.0)
+        ranks = found.ranks.ranks
+        shares[data] = [1 - each.exposed_s / each.communication_s for each in ranks]
+        n_bytes = 2 * found.n_parameters
+        for each in ranks:
+            assert sum(one.n_bytes for one in each.sent) == n_bytes
+            assert n_bytes <= each.built_bytes <= each.between_bytes < each.peak_bytes
+    assert min(shares["overlapped"]) > 0.3 and min(shares["ddp"]) > 0.3
+    assert max(shares["per-parameter"]) < 0.1
+
+
+def test_a_loss_that_is_not_a_number_is_named_over_nccl():
+    case = layout_case(Layout(dp=2)).of_one_rank
+    request = ArmsRequest(case=case, arms=(Arm(name="ddp", layout=Layout(dp=2), compiled=False),))
+    with pytest.raises(
+        RankError, match=r"rank 1 failed .*expected a finite loss, got nan in step 1"
+    ):
+        run_ranks("lost:poisoned", msgspec.to_builtins(request), n_ranks=2, device="cuda")

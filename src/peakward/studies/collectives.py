@@ -1,11 +1,14 @@
 """Study `collectives`: rates and latencies by size and number of ranks, with the fitted model."""
 
 from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
 
 from peakward.records.case import CollectivesCase, DeviceType
-from peakward.records.parallel import CollectiveTime, LinkCalibration, LinkFit
+from peakward.records.measurement import Measurement
+from peakward.records.parallel import CollectiveTime, LinkFit
 from peakward.records.study import Conclusion
-from peakward.stats.link_fit import bus_bytes
+from peakward.stats.link_fit import bus_bytes, fitted
 from peakward.studies import values
 from peakward.studies.claims import Sentence
 from peakward.studies.engine import Point, Row, Study, View
@@ -20,109 +23,121 @@ SIZES = {
 }
 """Bytes."""
 BACKENDS: dict[DeviceType, str] = {"cuda": "NCCL", "cpu": "gloo"}
-Group = Point[CollectivesCase]
-Line = tuple[Row[Group], CollectiveTime]
+Job = Point[CollectivesCase]
+JobRow = Row[Job]
+Line = tuple[JobRow, CollectiveTime]
 
 
-def points(setting: Setting) -> Iterator[Group]:
-    """NCCL where there are GPUs, and gloo, between each number of ranks."""
+def points(setting: Setting) -> Iterator[Job]:
+    """NCCL where there are GPUs, and gloo, between each number of ranks at each size."""
     name, protocol = setting.scope.name, setting.protocol(phases=False)
     devices: tuple[DeviceType, ...] = ("cuda", "cpu") if setting.device == "cuda" else ("cpu",)
-    for device in devices:
-        for n in RANKS[name]:
-            yield Point(
-                case=CollectivesCase(n_ranks=n, sizes_bytes=SIZES[name], device=device),
-                protocol=protocol,
-                name=f"{n} ranks over {BACKENDS[device]}",
-                absent=setting.absent_ranks(n, device),
-            )
+    for device, n, size in product(devices, RANKS[name], SIZES[name]):
+        yield Point(
+            case=CollectivesCase(n_ranks=n, sizes_bytes=(size,), device=device),
+            protocol=protocol,
+            name=f"{n} ranks over {BACKENDS[device]}",
+            absent=setting.absent_ranks(n, device),
+        )
 
 
-def found(row: Row[Group]) -> LinkCalibration | None:
-    """None unless the case ended `ok`."""
-    return None if row.measurement is None else row.measurement.collectives
+class Group(NamedTuple):
+    """The jobs of as many ranks over one backend, and the model of each collective over their sizes."""
+
+    rows: tuple[JobRow, ...]
+    times: tuple[CollectiveTime, ...]
+    fits: tuple[LinkFit, ...]
+
+    @property
+    def name(self) -> str:
+        """For a sentence: "2 ranks over NCCL"."""
+        return self.rows[0].name
+
+    @property
+    def n_ranks(self) -> int:
+        """The ranks of each job."""
+        return self.rows[0].point.case.n_ranks
+
+    @property
+    def sources(self) -> tuple[Measurement | None, ...]:
+        """The jobs' measurements."""
+        return tuple(row.measurement for row in self.rows)
 
 
-def lines(view: View[Group]) -> Iterator[Line]:
+def times_of(row: JobRow) -> tuple[CollectiveTime, ...]:
+    """None unless the job ended `ok`."""
+    made = None if row.measurement is None else row.measurement.collectives
+    return () if made is None else made.times
+
+
+def groups(view: View[Job]) -> Iterator[Group]:
+    """Those with times; a model needs two sizes."""
+    timed = [row for row in view.rows if times_of(row)]
+    for rows in values.groups(timed, lambda row: row.name):
+        times = tuple(each for row in rows for each in times_of(row))
+        by_kind = values.groups(times, lambda each: each.collective)
+        n_ranks = rows[0].point.case.n_ranks
+        fits = tuple(fitted(kind, n_ranks) for kind in by_kind if len(kind) > 1)
+        yield Group(rows=rows, times=times, fits=fits)
+
+
+def lines(view: View[Job]) -> Iterator[Line]:
     """Each collective of each size, with its row."""
     for row in view.rows:
-        for each in own.times if (own := found(row)) else ():
+        for each in times_of(row):
             yield row, each
 
 
-def fits(view: View[Group]) -> Iterator[tuple[Row[Group], LinkFit]]:
-    """Each collective's model, with its row."""
-    for row in view.rows:
-        for each in own.fits if (own := found(row)) else ():
-            yield row, each
+def fit_lines(view: View[Job]) -> Iterator[tuple[JobRow, LinkFit]]:
+    """Each collective's model, with the first row of its group."""
+    for group in groups(view):
+        for each in group.fits:
+            yield group.rows[0], each
 
 
-def over_fit(line: Line) -> float | None:
-    """The measured time over that of the fitted model."""
-    row, time = line
-    own = found(row)
-    fit = (
-        next((each for each in own.fits if each.collective == time.collective), None)
-        if own
-        else None
-    )
-    if fit is None:
-        return None
-    sent = bus_bytes(time.collective, time.n_bytes, row.point.case.n_ranks)
-    return time.time_s / (fit.latency_s + sent / fit.bus_bytes_per_s)
-
-
-def rates(view: View[Group]) -> Iterator[Conclusion]:
+def rates(view: View[Job]) -> Iterator[Conclusion]:
     """Each group's all-reduce: its rate at the largest size, its latency and rate by the model, and the size
     from which on it reaches half of that rate."""
-    for row, fit in fits(view):
-        if fit.collective != "all-reduce":
+    for group in groups(view):
+        fit = next((each for each in group.fits if each.collective == "all-reduce"), None)
+        if fit is None:
             continue
-        own = found(row)
-        assert own is not None
-        last = max(
-            (each for each in own.times if each.collective == fit.collective),
-            key=lambda each: each.n_bytes,
-        )
-        share = bus_bytes(fit.collective, 1.0, row.point.case.n_ranks)
-        half = fit.latency_s * fit.bus_bytes_per_s / share
-        told, behind = Sentence(), row.measurement
+        of_kind = [each for each in group.times if each.collective == fit.collective]
+        last = max(of_kind, key=lambda each: each.n_bytes)
+        half = fit.latency_s * fit.bus_bytes_per_s / bus_bytes(fit.collective, 1.0, group.n_ranks)
+        told, behind = Sentence(), group.sources
         yield from told.end(
-            f"{row.name}: an all-reduce of {told('size', last.n_bytes, 'bytes', behind)} moves "
-            f"{told('bus rate', last.bus_bytes_per_s, 'bytes_per_s', behind)} a rank. The model is "
-            f"{told('latency', fit.latency_s, 's', behind)} and "
-            f"{told('fitted rate', fit.bus_bytes_per_s, 'bytes_per_s', behind)}, at most "
-            f"{told('largest error', fit.worst_error, 'share', behind)} off; by it, half of that rate is "
-            f"reached at {told('half rate at', half, 'bytes', behind)}."
+            f"{group.name}: an all-reduce of {told('size', last.n_bytes, 'bytes', *behind)} moves "
+            f"{told('bus rate', last.bus_bytes_per_s, 'bytes_per_s', *behind)} a rank. The model is "
+            f"{told('latency', fit.latency_s, 's', *behind)} and "
+            f"{told('fitted rate', fit.bus_bytes_per_s, 'bytes_per_s', *behind)}, at most "
+            f"{told('largest error', fit.worst_error, 'share', *behind)} off; by it, half of that rate is "
+            f"reached at {told('half rate at', half, 'bytes', *behind)}."
         )
 
 
-def against_reduce(view: View[Group]) -> Iterator[Conclusion]:
-    """How the other collectives' largest rate stands to the all-reduce's."""
-    for row in view.rows:
-        own = found(row)
-        if own is None:
-            continue
-        largest = max(each.n_bytes for each in own.times)
-        rate = {
-            each.collective: each.bus_bytes_per_s for each in own.times if each.n_bytes == largest
-        }
+def against_reduce(view: View[Job]) -> Iterator[Conclusion]:
+    """How the other collectives' rate at the largest size stands to the all-reduce's."""
+    for group in groups(view):
+        row = max(group.rows, key=lambda row: row.point.case.sizes_bytes)
+        rate = {each.collective: each.bus_bytes_per_s for each in times_of(row)}
         told = Sentence()
         named = ", ".join(
             f"{name} {told(name, each / rate['all-reduce'], 'ratio', row.measurement)}"
             for name, each in rate.items()
             if name != "all-reduce"
         )
-        size = told("size", largest, "bytes", row.measurement)
+        size = told("size", row.point.case.sizes_bytes[0], "bytes", row.measurement)
         yield from told.end(f"{row.name}, {size}: over the bus rate of all-reduce, {named}.")
 
 
-def more_ranks(view: View[Group]) -> Iterator[Conclusion]:
+def more_ranks(view: View[Job]) -> Iterator[Conclusion]:
     """What an all-reduce of the largest size takes between the most ranks, over the fewest."""
-    timed = [row for row in view.rows if row.time is not None]
-    for group in values.groups(timed, lambda row: row.point.case.device):
-        first, last = group[0], group[-1]
-        if first == last or first.median_s is None or last.median_s is None:
+    timed = [row for row in view.rows if row.median_s is not None]
+    for of_device in values.groups(timed, lambda row: row.point.case.device):
+        largest = max(row.point.case.sizes_bytes for row in of_device)
+        first, *_, last = [row for row in of_device if row.point.case.sizes_bytes == largest] * 2
+        if first.name == last.name or first.median_s is None or last.median_s is None:
             continue
         told, behind = Sentence(), (first.measurement, last.measurement)
         times = told("time over time", last.median_s / first.median_s, "ratio", *behind)
@@ -140,6 +155,7 @@ NAMED = (
     STATUS,
     REASON,
 )
+JOB_SIZE = Value("size", "bytes", lambda row: row.point.case.sizes_bytes[0])
 COLLECTIVE = text("collective", lambda line: line[1].collective)
 SIZE = Value("size", "bytes", lambda line: line[1].n_bytes)
 RATE = Value("bus rate", "bytes_per_s", lambda line: line[1].bus_bytes_per_s)
@@ -147,7 +163,7 @@ STUDY = Study(
     title="How fast do ranks exchange tensors, by collective, size and number of ranks?",
     points=points,
     tables=(
-        table("Jobs", NAMED),
+        table("Jobs", (*NAMED[:1], JOB_SIZE, *NAMED[1:])),
         table(
             "Collectives by size",
             (
@@ -156,7 +172,6 @@ STUDY = Study(
                 SIZE,
                 Value("time", "s", lambda line: line[1].time_s),
                 RATE,
-                Value("time over the model's", "ratio", over_fit),
             ),
             lines,
             note="The bus rate is that of nccl-tests: bytes that a rank sends at least, over the time.",
@@ -170,7 +185,7 @@ STUDY = Study(
                 Value("rate", "bytes_per_s", lambda pair: pair[1].bus_bytes_per_s),
                 Value("largest error", "share", lambda pair: pair[1].worst_error),
             ),
-            fits,
+            fit_lines,
         ),
     ),
     plots=(
@@ -187,6 +202,8 @@ STUDY = Study(
     claims=(rates, against_reduce, more_ranks),
     notes=lambda view: (
         "gloo runs between processes that share this machine's processor, NCCL between its GPUs.",
-        *(f"Not run: {row.name} {row.point.absent}." for row in view.rows if row.point.absent),
+        *dict.fromkeys(
+            f"Not run: {row.name} {row.point.absent}." for row in view.rows if row.point.absent
+        ),
     ),
 )

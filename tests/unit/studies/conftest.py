@@ -173,6 +173,7 @@ def links(case: CollectivesCase) -> LinkCalibration:
         fits=tuple(
             fitted([each for each in times if each.collective == name], case.n_ranks)
             for name in ("all-reduce", "all-gather")
+            if len(case.sizes_bytes) > 1
         ),
     )
 

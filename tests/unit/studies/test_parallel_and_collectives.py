@@ -36,7 +36,8 @@ def test_collectives_have_the_model_that_they_were_made_of(parts, rows):
     assert (
         len(lines) == 4 * 3 * 2
     )  # Two backends, two numbers of ranks, three sizes, two collectives.
-    assert {round(each["time over the model's"], 6) for each in lines} == {1.0}
+    fits = rows(made.tables[2])
+    assert len(fits) == 2 * 2 * 2 and max(each["largest error"] for each in fits) < 1e-9
 
 
 def test_a_ring_between_more_ranks_takes_longer(parts):
@@ -46,11 +47,8 @@ def test_a_ring_between_more_ranks_takes_longer(parts):
 
 def test_on_a_cpu_collectives_are_those_of_gloo(setting):
     cases = [each.case for each in collectives.points(setting("full", "cpu"))]
-    assert {each.device for each in cases} == {"cpu"} and [each.n_ranks for each in cases] == [
-        2,
-        4,
-        6,
-    ]
+    assert {each.device for each in cases} == {"cpu"}
+    assert {each.n_ranks for each in cases} == {2, 4, 6} and len(cases) == 12
 
 
 def test_missing_gpus_are_told_and_not_run(parts, rows):

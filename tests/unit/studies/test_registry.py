@@ -38,7 +38,7 @@ def test_no_case_is_planned_twice_and_all_can_run(name, scope, device, setting):
     assert len(plan) == len(set(plan))
     models = [case for case, _ in plan if hasattr(case, "configuration")]
     assert [case for case in models if here.obstacle(case)] == []
-    elsewhere = {"cpu"} if name == "vectorization" else set()
+    elsewhere = {"cpu"} if name in ("vectorization", "collectives") else set()
     assert {case.device for case, _ in plan} == {device} | elsewhere
 
 
