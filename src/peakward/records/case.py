@@ -373,13 +373,7 @@ class LayoutCase(
     @property
     def of_one_rank(self) -> ModelCase:
         """The step of one rank by itself, which its model FLOPs are those of."""
-        return ModelCase(
-            model=self.model,
-            workload=self.workload,
-            configuration=self.configuration,
-            device=self.device,
-            memory_limit_bytes=self.memory_limit_bytes,
-        )
+        return ModelCase(**{name: getattr(self, name) for name in ModelCase.__struct_fields__})
 
 
 RanksCase = CollectivesCase | LayoutCase
@@ -442,9 +436,3 @@ BuiltCase = (
 LeverCase = ConfiguredCase | StepCase
 """Cases that at least one lever applies to."""
 Case = BuiltCase | StepCase
-
-
-def same_work(one: LeverCase, other: LeverCase) -> bool:
-    """Whether the cases differ only in their configurations."""
-    alike: LeverCase = msgspec.structs.replace(one, configuration=other.configuration)
-    return alike == other

@@ -1,4 +1,4 @@
-"""Keys of cases, by which stored results are found again."""
+"""When cases are the same: keys, by which stored results are found again, and the same work."""
 
 import hashlib
 
@@ -63,3 +63,9 @@ def case_key(case: Case) -> str:
             if getattr(normal, name) == default:
                 del content[name]
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
+
+
+def same_work(one: LeverCase, other: LeverCase) -> bool:
+    """Whether the cases differ only in their configurations."""
+    alike: LeverCase = msgspec.structs.replace(one, configuration=other.configuration)
+    return alike == other

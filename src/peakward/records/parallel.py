@@ -40,8 +40,9 @@ class LinkCalibration(
 
     ROWS: ClassVar[tuple[str, ...]] = ("times",)
 
-    started_at: str
-    wall_s: float
+    started_at: str | None = None
+    wall_s: float | None = None
+    """Both are None in records that are older than these fields."""
     device_name: str
     """`cpu` of ranks that share one processor."""
     n_ranks: int

@@ -18,14 +18,8 @@ from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.module import module_forecast
 from peakward.prediction.planning.site import Site, site
 from peakward.records.calibration import Calibration
-from peakward.records.case import (
-    AS_WRITTEN,
-    LeverCase,
-    ModelCase,
-    ModuleCase,
-    StepCase,
-    same_work,
-)
+from peakward.records.case import AS_WRITTEN, LeverCase, ModelCase, ModuleCase, StepCase
+from peakward.records.case_key import same_work
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Bound, Foretold, Lever
 from peakward.records.measurement import Environment

@@ -16,9 +16,8 @@ from peakward.records.case import (
     StepCase,
     TextData,
     Workload,
-    same_work,
 )
-from peakward.records.case_key import SPELLED_OUT, case_key
+from peakward.records.case_key import SPELLED_OUT, case_key, same_work
 from peakward.records.codec import from_json
 from peakward.records.model_shape import ModelShape
 

@@ -8,7 +8,8 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from peakward.records.case import LeverCase, same_work
+from peakward.records.case import LeverCase
+from peakward.records.case_key import same_work
 from peakward.records.lever import NumericsClass, Trial
 from peakward.records.measurement import Interval
 from peakward.records.prediction import Prediction
