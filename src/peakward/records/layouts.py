@@ -21,7 +21,7 @@ STRATEGIES: tuple[DataStrategy, ...] = ("ddp", "overlapped", "zero1", "zero2", "
 
 
 class AskedLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is fixed of the layouts; None leaves it to the plan."""
+    """The parts of a layout that are fixed; None leaves one to the plan."""
 
     tp: int | None = None
     pp: int | None = None
@@ -32,7 +32,7 @@ class AskedLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known of a cluster beyond its devices; None is as such devices are sold."""
+    """A cluster beyond its devices; None is as such devices are sold."""
 
     gpus_per_node: int | None = None
     bytes_per_s: float | None = None
@@ -52,7 +52,7 @@ class Interconnect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """InfiniBand NDR. None where all ranks are in one node."""
     network_bytes_per_s: float | None
     oversubscription: float
-    """What leaves a node shares so many times fewer links above its switch; 1 is non-blocking."""
+    """The factor by which there are fewer links above a node's switch; 1 is non-blocking."""
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,9 +62,9 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     collective: Collective
     n_calls: int
     sent_bytes: float
-    """That the rank sends; as in `CollectiveTime` for the collective's bus."""
+    """Bytes that the rank sends; as in `CollectiveTime` for the collective's bus."""
     time_s: float
-    """Of all calls, without other work."""
+    """The time of all calls, without other work."""
     algorithm: str
     """NCCL's choice for the largest call: ring or tree, with the protocol."""
 
@@ -77,7 +77,7 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     gradients_bytes: int
     optimizer_state_bytes: int
     activations_bytes: int
-    """Of all micro-batches that are under way at once."""
+    """All micro-batches that are under way at once."""
     logits_bytes: int
     temporaries_bytes: int
     """Weights in another type, inputs, workspaces, and what a block needs beside what it keeps."""
@@ -99,7 +99,7 @@ class LayoutForecast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     checkpointing: Checkpointing
     step_s: float
     tokens_per_s: float
-    """Of all GPUs together."""
+    """All GPUs together."""
     mfu: float | None
     """Model FLOPs over the dense peak of all GPUs."""
     compute_s: float
@@ -135,7 +135,7 @@ class LayoutPlan(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     n_gpus: int
     n_parameters: int
     limit_bytes: int
-    """Of one GPU."""
+    """Available memory of one GPU."""
     interconnect: Interconnect
     reduce_type: ReduceType
     layouts: tuple[LayoutForecast, ...]
@@ -144,7 +144,7 @@ class LayoutPlan(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     n_too_large: int
     """Layouts that need more memory."""
     smallest_bytes: int | None
-    """What the smallest layout needs, where none fits."""
+    """The need of the smallest layout, where none fits."""
     refused: tuple[str, ...] = ()
     """Axes that were left out, and why."""
     notes: tuple[str, ...] = ()

@@ -50,7 +50,7 @@ CONVENTIONS = (
 
 
 def summary(plan: LayoutPlan) -> Document:
-    """What to take, how to launch it, and the best layouts, on one screen."""
+    """The layout to take, its launch, and the best others, on one screen."""
     return Document(
         title=_title(plan),
         headline=_headline(plan),
@@ -165,6 +165,8 @@ def _facts(plan: LayoutPlan) -> list[Fact]:
         rate = _rate(links.network_bytes_per_s)
         facts["between nodes"] = f"{links.network_name}, {rate} a GPU, {kind} (assumed)"
     if plan.layouts:
+        if plan.layouts[0].checkpointing != "none":
+            facts["lever"] = "checkpointing: every block is computed again in the backward pass"
         facts["limited by"] = _limit(plan.layouts[0])
     facts["fitting"] = f"{plan.n_fitting} layouts; {plan.n_too_large} need more memory"
     return [Fact(name=name, value=value) for name, value in facts.items()]
@@ -237,7 +239,7 @@ def _short(each: LayoutForecast) -> str:
 
 
 def _communication(plan: LayoutPlan) -> tuple[Block, ...]:
-    """What the layout to take sends in a step."""
+    """The traffic of the layout to take, in a step."""
     if not plan.layouts or not plan.layouts[0].traffic:
         return ()
     best = plan.layouts[0]

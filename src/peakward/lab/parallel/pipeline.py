@@ -128,10 +128,11 @@ class Pipeline:
         """Forward and backward of all micro-batches; the mean loss on the rank with the last stage."""
         losses: list[Tensor] = []
         arguments = (ids,) if self._is_first else ()
+        # torch would keep the logits of all micro-batches, and then put them together.
         if self._is_last:
-            self._schedule.step(*arguments, target=targets, losses=losses)
+            self._schedule.step(*arguments, target=targets, losses=losses, return_outputs=False)
         else:
-            self._schedule.step(*arguments)
+            self._schedule.step(*arguments, return_outputs=False)
         if self._tie is not None:
             self._tie.add_up()
         return torch.stack(losses).mean().detach() if losses else None

@@ -44,7 +44,7 @@ _HOP_S: dict[tuple[Algorithm, Protocol], tuple[float, float]] = {
     ("ring", "LL128"): (1.9e-6, 4.0e-6),
     ("ring", "Simple"): (3.4e-6, 9.6e-6),
 }
-"""Of one step over NVLink, and over the network."""
+"""The latency of one step over NVLink, and over the network."""
 _LL_ACROSS = 1.8
 """A step of the protocol LL inside a node takes so much longer where others cross the network."""
 _PLATEAU = 1.9
@@ -64,7 +64,7 @@ _TREE_SHARE: dict[Protocol, tuple[float, ...]] = {
         *(0.6, 0.6, 0.7, 0.8, 0.9),
     ),
 }
-"""Of trees of 64 bytes, 128 bytes, …: they do not stick to the model at medium sizes."""
+"""The share of its bandwidth that a tree of 64 bytes, 128 bytes, … reaches: medium sizes fall short."""
 
 
 class Group(NamedTuple):
@@ -72,7 +72,7 @@ class Group(NamedTuple):
 
     n_ranks: int
     in_node: int
-    """Of them in one node."""
+    """The ranks of the group in one node."""
 
     @property
     def n_nodes(self) -> int:

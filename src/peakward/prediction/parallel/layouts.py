@@ -267,7 +267,7 @@ def unsplittable(shape: ModelShape, n_ranks: int) -> str | None:
 def _expect_possible(
     shape: ModelShape, n_gpus: int, links: Interconnect, asked: AskedLayout
 ) -> tuple[str, ...]:
-    """What is left out, with its reason.
+    """The reasons of what is left out.
 
     Raises:
         PeakwardError: a wish that cannot be.

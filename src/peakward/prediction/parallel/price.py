@@ -28,7 +28,7 @@ from peakward.records.layouts import Interconnect, LayoutBound, MeshAxis, RankMe
 
 MIB = 2**20
 DDP_BUCKET_BYTES, OVERLAPPED_BYTES = 100 * MIB, 32 * MIB
-"""Of `lab/parallel/data.py`, where a layout states none."""
+"""The choices of `lab/parallel/data.py`, where a layout states none."""
 GATHERED_BLOCKS = 2
 """The one that computes and the one that is gathered ahead of it."""
 
@@ -41,7 +41,7 @@ class Candidate(NamedTuple):
     recomputed: float
     """Share of a block's forward pass that its backward pass runs again: 1 with every-block."""
     reduce_bytes: int = COMPUTE_BYTES
-    """Of an element of a gradient while `fully_shard` adds it up."""
+    """Bytes of an element of a gradient while `fully_shard` adds it up."""
     reduces_each: bool = False
     """Whether shards are reduced after every micro-batch. Our engine reduces once, and holds gradients
     whole."""
@@ -70,7 +70,7 @@ class Priced(NamedTuple):
 
 
 class _Stage(NamedTuple):
-    """What a rank has of one stage."""
+    """A rank's part of one stage."""
 
     n_blocks: int
     is_first: bool
@@ -81,7 +81,7 @@ class _Stage(NamedTuple):
         return self.n_blocks * costs.block_parameters + self.rest(costs)
 
     def rest(self, costs: RankCosts) -> int:
-        """Of the embedding and the readout."""
+        """Parameters of the embedding and the readout."""
         both = self.is_first * costs.embedding_parameters + self.is_last * costs.readout_parameters
         return both - self.is_first * self.is_last * costs.tied_parameters
 
@@ -150,7 +150,7 @@ def _links(layout: Layout, links: Interconnect) -> _Links:
 
 
 class _Step(NamedTuple):
-    """What all parts of a price are made from."""
+    """The givens that all parts of a price are made from."""
 
     case: ModelCase
     given: Candidate
@@ -163,12 +163,12 @@ class _Step(NamedTuple):
 
     @property
     def item_bytes(self) -> int:
-        """Of a parameter, and of its gradient where it is not sharded."""
+        """Bytes of a parameter, and of its gradient where it is not sharded."""
         return ITEM_BYTES[self.case.configuration.precision]
 
     @property
     def activation_bytes(self) -> float:
-        """What goes from rank to rank of a micro-batch, in 16 bits."""
+        """The activation of a micro-batch that goes from rank to rank, in 16 bits."""
         return float(self._n_tokens * self.case.model.d_model * COMPUTE_BYTES)
 
     @property
@@ -180,11 +180,11 @@ class _Step(NamedTuple):
         return self.given.micro_batch_size * self.case.workload.seq_len
 
     def gather(self, n_parameters: int) -> Transfer:
-        """Of a part's parameters, by `fully_shard`."""
+        """One gathering of a part's parameters, by `fully_shard`."""
         return self.over.over_dp("all-gather", COMPUTE_BYTES * n_parameters)
 
     def reduce(self, n_parameters: int) -> Transfer:
-        """Of a part's gradients, by `fully_shard`."""
+        """One reduction of a part's gradients, by `fully_shard`."""
         return self.over.over_dp("reduce-scatter", self.given.reduce_bytes * n_parameters)
 
 
@@ -198,7 +198,7 @@ class _Passes(NamedTuple):
     data: StageSeconds
     """Waiting for, or slowed by, collectives of the data axis, before the last micro-batch."""
     reduced_s: float
-    """What reducing the gradients adds to the last backward pass."""
+    """The time that reducing the gradients adds to the last backward pass."""
 
     @property
     def total(self) -> StageSeconds:
@@ -306,7 +306,7 @@ def _bucket_bytes(layout: Layout) -> float:
 
 
 def _collectives_s(step: _Step, stage: _Stage) -> tuple[float, float, float, float]:
-    """Of the data axis: a block's gathering, that of the rest, a block's reduction, that of the rest. Buckets
+    """Seconds on the data axis: a block's gathering, the rest's, a block's reduction, the rest's. Buckets
     are reduced at the rate of a whole one."""
     block, rest = step.costs.block_parameters, stage.rest(step.costs)
     if step.layout.data in SHARDING:
@@ -349,7 +349,7 @@ def _add_data(sent: _Sent, step: _Step, own: Sequence[_Stage]) -> None:
 
 
 def memory(case: ModelCase, given: Candidate, costs: RankCosts) -> RankMemory:
-    """Of the first and the last rank of the pipeline, the one that needs more: the first has most
+    """The larger of the first and the last rank of the pipeline: the first has most
     micro-batches under way, the last has the logits."""
     layout = given.layout
     stages = _stages(case.model.n_layers, layout.pp * layout.stages_per_rank)

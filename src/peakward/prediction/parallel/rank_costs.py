@@ -1,4 +1,4 @@
-"""What one rank computes and holds for a micro-batch: a block, the embedding, the readout with its
+"""The costs of a micro-batch on one rank: a block, the embedding, the readout with its
 loss.
 
 A rank of tensor parallelism has its share of the heads and of the feed-forward width; norms are whole
@@ -27,24 +27,23 @@ from peakward.records.prediction import StepTime
 
 Part = Literal["blocks", "embedding", "readout"]
 ITEM_BYTES = {"bf16-mixed": 4, "bf16": 2}
-"""Of a parameter, its gradient and each of its moments, by precision: autocast is over fp32 parameters, and
+"""Bytes of a parameter, its gradient and each moment, by precision: autocast is over fp32 parameters, and
 `fully_shard` keeps its shards in fp32 too."""
 COMPUTE_BYTES = 2
-"""Of an element of what is gathered and of what goes from rank to rank, in 16 bits."""
+"""Bytes of an element that is gathered or that goes from rank to rank, in 16 bits."""
 PASSING = frozenset(("activations", "logits", "weight_casts", "temporaries", "inputs", "workspace"))
-"""What a micro-batch has, and a rank has not between steps."""
+"""Categories that a micro-batch has, and that a rank has not between steps."""
 
 
 class Seconds(NamedTuple):
-    """Of the two passes of one micro-batch."""
+    """The two passes of one micro-batch."""
 
     forward_s: float
     backward_s: float
 
 
 class RankCosts(NamedTuple):
-    """Of one rank and one micro-batch; parameters are counted on this rank before the data axis splits
-    them."""
+    """Figures of one rank and one micro-batch. Parameters are counted before the data axis splits them."""
 
     block: Seconds
     embedding: Seconds
@@ -54,18 +53,18 @@ class RankCosts(NamedTuple):
     readout_parameters: int
     """The output layer, and the last norm."""
     tied_parameters: int
-    """Of the output layer, where it is the table of tokens: a rank with both has them once."""
+    """The output layer, where it is the table of tokens: a rank with both has it once."""
     kept_bytes: int
-    """What a block keeps for its backward pass."""
+    """The activations that a block keeps for its backward pass."""
     input_bytes: int
     """A block's input, which is what a recomputed block keeps, and what goes on to the next stage."""
     logits_bytes: int
     casts_bytes: int
     """A block's weights in 16 bits, which autocast keeps through the pass."""
     other_bytes: int
-    """What else a model of one block needs at its peak, without logits: inputs, workspaces, temporaries."""
+    """Inputs, workspaces and temporaries of a model of one block at its peak, without logits."""
     update_s: float
-    """Of one parameter, where the update is limited by the device."""
+    """Updating one parameter, where the device limits the update."""
 
 
 def compute_precision(precision: str, data: DataStrategy) -> str:
@@ -103,7 +102,7 @@ class Linear(NamedTuple):
     growth: int
 
     def of(self, micro_batch_size: int) -> int:
-        """Of so many."""
+        """Bytes of so many sequences."""
         return max(0, self.fixed + micro_batch_size * self.growth)
 
 

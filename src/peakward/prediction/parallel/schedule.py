@@ -17,9 +17,9 @@ class Work(NamedTuple):
 
     compute_s: float
     gather_s: float = 0.0
-    """Of its parameters, before it computes. Asked for when the work before it begins."""
+    """Gathering its parameters, before it computes. It begins when the work before it does."""
     reduce_s: float = 0.0
-    """Of its gradients, which begins once it has been computed."""
+    """Reducing its gradients, which begins once it has been computed."""
 
 
 def data_pass(works: Sequence[Work], lost: float, *, is_backward: bool) -> tuple[float, float]:
