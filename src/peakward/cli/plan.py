@@ -98,7 +98,7 @@ class LayoutOptions(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs of one node."""
     network: Annotated[str | None, option("GB/S", "as the device is sold")] = None
     """Between nodes, of one GPU in one direction, in 10^9 bytes a second."""
-    oversubscription: Annotated[str | None, option("FACTOR", "1")] = None
+    oversubscription: Annotated[str | None, option("N", "1")] = None
     """By which the network has fewer links above a node's switch."""
 
 

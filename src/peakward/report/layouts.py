@@ -146,7 +146,11 @@ def layout_code(best: LayoutForecast) -> str:
         for name in layout.__struct_fields__
         if getattr(layout, name) != getattr(plain, name)
     }
-    return f"Layout({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+    said = (
+        f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"
+        for name, value in given.items()
+    )
+    return f"Layout({', '.join(said)})"
 
 
 def _facts(plan: LayoutPlan) -> list[Fact]:
