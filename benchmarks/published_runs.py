@@ -24,9 +24,9 @@ from peakward.prediction.parallel.rank_costs import CostTable
 from peakward.prediction.time.device_model import device_model
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.device import Device, SourcedFigure
+from peakward.records.layout import Layout
 from peakward.records.layouts import Network
 from peakward.records.model_shape import ModelShape
-from peakward.records.parallel import Layout
 
 DATA = Path(__file__).with_suffix(".toml")
 AXES = ("dp", "data", "tp", "pp", "schedule", "stages_per_rank", "n_micro_batches")
@@ -84,6 +84,7 @@ def _run(given: dict[str, Any], shape: ModelShape) -> Run:
         given["recomputed"],
         given.get("reduce_bytes", 2),
         given.get("reduces_each", False),
+        host_call_s=0.0,  # Nothing is known of their hosts.
     )
     # All of them compute in 16 bits without autocast's casts, as our sharding strategies do.
     table = CostTable(case, device_model(None, device, host_is_known=False))

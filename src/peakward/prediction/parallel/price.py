@@ -33,6 +33,12 @@ GATHERED_BLOCKS = 2
 """The one that computes and the one that is gathered ahead of it."""
 
 
+HOST_CALL_S = 1.9e-3
+"""The host's time for one gathering or reduction of `fully_shard`: steps of `xl` on two H200s took 276 ms
+with 146 of them and 193 ms with 98, where arithmetic is 99 ms (results/2026-11-27-h200-parallel). Another
+host may need less."""
+
+
 class Candidate(NamedTuple):
     """A layout of a case, and what else is chosen with it."""
 
@@ -45,6 +51,7 @@ class Candidate(NamedTuple):
     reduces_each: bool = False
     """Whether shards are reduced after every micro-batch. Our engine reduces once, and holds gradients
     whole."""
+    host_call_s: float = HOST_CALL_S
 
 
 class Priced(NamedTuple):
@@ -275,13 +282,14 @@ def _passes(step: _Step, stage: _Stage) -> _Passes:
     forward_s = block.forward_s + 2 * sum_s
     backward_s = block.backward_s + again * block.forward_s + 2 * (1 + again) * sum_s
     gather_s, rest_gather_s, reduce_s, rest_reduce_s = _collectives_s(step, stage)
-    into = Work(costs.embedding.forward_s if stage.is_first else 0.0, rest_gather_s)
-    ahead = [into, *[Work(forward_s, gather_s)] * stage.n_blocks]
+    host_s = given.host_call_s if layout.data in SHARDING else 0.0
+    into = Work(costs.embedding.forward_s if stage.is_first else 0.0, rest_gather_s, host_s=host_s)
+    ahead = [into, *[Work(forward_s, gather_s, host_s=host_s)] * stage.n_blocks]
     ahead.append(Work(costs.readout.forward_s + logits_s if stage.is_last else 0.0))
     gathers_again = gather_s if layout.data == "fsdp" else 0.0
-    out = Work(costs.readout.backward_s + sum_s if stage.is_last else 0.0)
-    back = [out, *[Work(backward_s, gathers_again)] * stage.n_blocks]
-    back.append(Work(costs.embedding.backward_s if stage.is_first else 0.0))
+    out = Work(costs.readout.backward_s + sum_s if stage.is_last else 0.0, host_s=host_s)
+    back = [out, *[Work(backward_s, gathers_again, host_s=host_s)] * stage.n_blocks]
+    back.append(Work(costs.embedding.backward_s if stage.is_first else 0.0, host_s=host_s))
     ahead_s = data_pass(ahead, LOST_BESIDE, is_backward=False)[1]
     back_s = data_pass(back, LOST_BESIDE, is_backward=True)[1]
     if layout.pp > 1 and layout.data in SHARDING:
@@ -367,14 +375,18 @@ def _of_rank(
     item = ITEM_BYTES[case.configuration.precision]
     n_blocks, has_last = sum(each.n_blocks for each in own), any(each.is_last for each in own)
     p, rest = sum(each.parameters(costs) for each in own), sum(each.rest(costs) for each in own)
-    held, summed, moments = item * p, item * p, 2 * item * p
+    held, summed, moments, held_whole = item * p, item * p, 2 * item * p, 0
+    # Buckets are there all the time, and micro-batches add to what is there.
+    in_buckets = layout.dp > 1 and layout.data in ("ddp", "zero1")
+    has_gradients = in_buckets or layout.n_micro_batches > 1
     if layout.data in SHARDING:
         blocks = GATHERED_BLOCKS * costs.block_parameters + rest
         gathered = p if layout.data == "zero2" or layout.pp > 1 else min(p, blocks)
         is_whole = layout.n_micro_batches > 1 and not given.reduces_each
         waiting = p if is_whole else min(p, costs.block_parameters + rest)
         held = item * p // layout.dp + COMPUTE_BYTES * gathered
-        summed = item * p // layout.dp + COMPUTE_BYTES * waiting
+        held_whole = COMPUTE_BYTES * waiting
+        summed = item * p // layout.dp + held_whole
         moments //= layout.dp
     elif layout.data == "zero1":
         moments //= layout.dp
@@ -385,17 +397,25 @@ def _of_rank(
         )
     blocks_kept = n_blocks * under_way / layout.stages_per_rank
     casts = costs.casts_bytes * n_blocks
+    logits = costs.logits_bytes if has_last else 0
     if given.recomputed == 1:
         activations = blocks_kept * costs.input_bytes + costs.kept_bytes
         casts = costs.casts_bytes
     else:
         activations = blocks_kept * costs.kept_bytes
+    if not has_gradients:
+        # None is there when the backward pass begins; when it ends, activations are gone.
+        early = held_whole if layout.data in SHARDING else 0
+        if early + activations + logits >= summed + costs.kept_bytes:
+            summed = early
+        else:
+            activations, logits = costs.kept_bytes, 0
     return RankMemory(
         parameters_bytes=held,
         gradients_bytes=summed,
         optimizer_state_bytes=moments,
         activations_bytes=round(activations),
-        logits_bytes=costs.logits_bytes if has_last else 0,
+        logits_bytes=logits,
         temporaries_bytes=costs.other_bytes + casts,
         context_bytes=CONTEXT_BYTES,
     )

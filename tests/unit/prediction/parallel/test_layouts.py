@@ -10,8 +10,8 @@ from peakward.prediction.parallel.layouts import N_SHOWN, interconnect, layout_p
 from peakward.prediction.planning.site import site
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
+from peakward.records.layout import expect_layout
 from peakward.records.layouts import AskedLayout, Network
-from peakward.records.parallel import expect_layout
 
 H100 = site(device("h100-sxm-80"))
 COMPILED = Configuration(

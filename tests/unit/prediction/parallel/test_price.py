@@ -11,8 +11,8 @@ from peakward.prediction.parallel.rank_costs import CostTable
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.planning.site import site
 from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.layout import Layout
 from peakward.records.layouts import Interconnect
-from peakward.records.parallel import Layout
 
 H100 = site(device("h100-sxm-80")).model
 LINKS = Interconnect(
@@ -109,23 +109,20 @@ def test_tensor_parallelism_sums_four_times_a_block_and_gathers_the_logits():
 
 def test_all_that_ranks_hold_is_16_bytes_a_parameter_over_them():
     """Autocast over fp32 parameters: 4 + 4 + 8; a sharded optimizer 8 + 8/N, shards 16/N with what is
-    gathered."""
+    gathered, and the sums of micro-batches in 16 bits."""
     asked = case()
     n = n_parameters(asked.model)
     account = {}
     for data in ("ddp", "zero1", "zero2", "fsdp"):
-        _, held, costs = priced(asked, Layout(dp=8, data=data))
+        _, held, costs = priced(asked, Layout(dp=8, data=data, n_micro_batches=2))
         account[data] = held
     assert _states(account["ddp"]) == 16 * n
     assert _states(account["zero1"]) == 8 * n + 8 * n // 8
     block = costs.block_parameters
     rest = n - 32 * block
-    assert _states(account["fsdp"]) == pytest.approx(
-        16 * n / 8 + 2 * (2 * block + rest) + 2 * (block + rest), abs=8
-    )
-    assert _states(account["zero2"]) == pytest.approx(
-        16 * n / 8 + 2 * n + 2 * (block + rest), abs=8
-    )
+    sharded = 16 * n / 8 + 2 * n
+    assert _states(account["fsdp"]) == pytest.approx(sharded + 2 * (2 * block + rest), abs=8)
+    assert _states(account["zero2"]) == pytest.approx(sharded + 2 * n, abs=8)
     assert account["ddp"].context_bytes == CONTEXT_BYTES
 
 
