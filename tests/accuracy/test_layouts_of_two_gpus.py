@@ -8,8 +8,9 @@ import pytest
 from peakward.hardware.devices import device
 from peakward.models.presets import model
 from peakward.prediction.parallel.layouts import interconnect
-from peakward.prediction.parallel.price import Candidate, memory, price
+from peakward.prediction.parallel.price import Candidate, price
 from peakward.prediction.parallel.rank_costs import CostTable
+from peakward.prediction.parallel.rank_memory import memory
 from peakward.prediction.planning.site import site
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.layout import Layout

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from peakward.prediction.floor import compute_type, peak_flops_per_s
 from peakward.prediction.flops import step_flops
-from peakward.prediction.parallel.price import Candidate, memory, price
+from peakward.prediction.parallel.price import Candidate, price
 from peakward.prediction.parallel.rank_costs import CostTable, expect_known
+from peakward.prediction.parallel.rank_memory import memory
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.planning.site import Site
 from peakward.records.case import ModelCase

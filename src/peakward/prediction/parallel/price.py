@@ -1,5 +1,4 @@
-"""One layout priced: the time of a step on its slowest rank, what is sent, and the memory of its
-largest rank.
+"""One layout priced: the time of a step on its slowest rank, and what that rank sends.
 
 The engine is the one of `lab/parallel`. It decides what is counted: `fully_shard` gathers in 16 bits
 and keeps shards in the parameters' own type; DistributedDataParallel reduces gradients in theirs; in a
@@ -11,7 +10,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from peakward.prediction.memory.peak import CONTEXT_BYTES
 from peakward.prediction.parallel.collectives import LOST_BESIDE, Group, Transfer, collective, group
 from peakward.prediction.parallel.rank_costs import COMPUTE_BYTES, ITEM_BYTES, RankCosts
 from peakward.prediction.parallel.schedule import (
@@ -19,18 +17,15 @@ from peakward.prediction.parallel.schedule import (
     Work,
     buckets,
     data_pass,
-    n_under_way,
     pipeline_s,
 )
 from peakward.records.case import ModelCase
 from peakward.records.layout import SHARDING, Collective, Layout
-from peakward.records.layouts import Interconnect, LayoutBound, MeshAxis, RankMemory, Traffic
+from peakward.records.layouts import Interconnect, LayoutBound, MeshAxis, Traffic
 
 MIB = 2**20
 DDP_BUCKET_BYTES, OVERLAPPED_BYTES = 100 * MIB, 32 * MIB
 """The choices of `lab/parallel/data.py`, where a layout states none."""
-GATHERED_BLOCKS = 2
-"""The one that computes and the one that is gathered ahead of it."""
 
 
 HOST_CALL_S = 1.9e-3
@@ -76,7 +71,7 @@ class Priced(NamedTuple):
         return max(zip(self[:5], names, strict=True))[1]
 
 
-class _Stage(NamedTuple):
+class Stage(NamedTuple):
     """A rank's part of one stage."""
 
     n_blocks: int
@@ -94,10 +89,10 @@ class _Stage(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _stages(n_layers: int, n_stages: int) -> tuple[_Stage, ...]:
+def stages_of(n_layers: int, n_stages: int) -> tuple[Stage, ...]:
     """Blocks that do not divide go to the first stages, as `lab/parallel/pipeline.py` cuts them."""
     return tuple(
-        _Stage(n_layers // n_stages + (at < n_layers % n_stages), at == 0, at == n_stages - 1)
+        Stage(n_layers // n_stages + (at < n_layers % n_stages), at == 0, at == n_stages - 1)
         for at in range(n_stages)
     )
 
@@ -221,11 +216,11 @@ def price(case: ModelCase, given: Candidate, costs: RankCosts, links: Interconne
     layout, m = given.layout, given.layout.n_micro_batches
     over, sent = _links(layout, links), _Sent()
     step = _Step(case, given, costs, over)
-    stages = _stages(case.model.n_layers, layout.pp * layout.stages_per_rank)
+    stages = stages_of(case.model.n_layers, layout.pp * layout.stages_per_rank)
     passes = {each: _passes(step, each) for each in dict.fromkeys(stages)}
     by_rank = [stages[rank :: layout.pp] for rank in range(layout.pp)]
 
-    def busy_s(own: Sequence[_Stage]) -> float:
+    def busy_s(own: Sequence[Stage]) -> float:
         return sum(sum(passes[each].total) for each in own)
 
     slowest = max(by_rank, key=busy_s)
@@ -259,7 +254,7 @@ def price(case: ModelCase, given: Candidate, costs: RankCosts, links: Interconne
     return Priced(compute_s, data_s, tensor_s, waited_s, update_s, sent.traffic())
 
 
-def _passes(step: _Step, stage: _Stage) -> _Passes:
+def _passes(step: _Step, stage: Stage) -> _Passes:
     _case, given, costs, over = step
     layout, again = given.layout, given.recomputed
     sum_s = over.over_tp("all-reduce", step.activation_bytes).time_s
@@ -313,7 +308,7 @@ def _bucket_bytes(layout: Layout) -> float:
     return OVERLAPPED_BYTES if layout.data == "overlapped" else DDP_BUCKET_BYTES
 
 
-def _collectives_s(step: _Step, stage: _Stage) -> tuple[float, float, float, float]:
+def _collectives_s(step: _Step, stage: Stage) -> tuple[float, float, float, float]:
     """Seconds on the data axis: a block's gathering, the rest's, a block's reduction, the rest's. Buckets
     are reduced at the rate of a whole one."""
     block, rest = step.costs.block_parameters, stage.rest(step.costs)
@@ -325,7 +320,7 @@ def _collectives_s(step: _Step, stage: _Stage) -> tuple[float, float, float, flo
     return 0.0, 0.0, of_byte_s * step.item_bytes * block, of_byte_s * step.item_bytes * rest
 
 
-def _add_tensor(sent: _Sent, step: _Step, own: Sequence[_Stage]) -> None:
+def _add_tensor(sent: _Sent, step: _Step, own: Sequence[Stage]) -> None:
     m, over = step.layout.n_micro_batches, step.over
     per_block = 4 + 2 * step.given.recomputed
     n_sums = sum(per_block * each.n_blocks + each.is_first + each.is_last for each in own)
@@ -334,7 +329,7 @@ def _add_tensor(sent: _Sent, step: _Step, own: Sequence[_Stage]) -> None:
     sent.add("tp", "all-gather", m * n_last, over.over_tp("all-gather", step.logits_bytes))
 
 
-def _add_data(sent: _Sent, step: _Step, own: Sequence[_Stage]) -> None:
+def _add_data(sent: _Sent, step: _Step, own: Sequence[Stage]) -> None:
     layout, block = step.layout, step.costs.block_parameters
     n_blocks, rest = sum(each.n_blocks for each in own), sum(each.rest(step.costs) for each in own)
     if layout.data not in SHARDING:
@@ -351,71 +346,3 @@ def _add_data(sent: _Sent, step: _Step, own: Sequence[_Stage]) -> None:
     n_sums = m if step.given.reduces_each else 1
     sent.add("dp", "reduce-scatter", n_sums * n_blocks, step.reduce(block))
     sent.add("dp", "reduce-scatter", n_sums, step.reduce(rest))
-
-
-# Memory of the rank that needs most.
-
-
-def memory(case: ModelCase, given: Candidate, costs: RankCosts) -> RankMemory:
-    """The larger of the first and the last rank of the pipeline: the first has most
-    micro-batches under way, the last has the logits."""
-    layout = given.layout
-    stages = _stages(case.model.n_layers, layout.pp * layout.stages_per_rank)
-    found = [
-        _of_rank(case, given, costs, rank, stages[rank :: layout.pp])
-        for rank in dict.fromkeys((0, layout.pp - 1))
-    ]
-    return max(found, key=lambda each: each.total_bytes)
-
-
-def _of_rank(
-    case: ModelCase, given: Candidate, costs: RankCosts, rank: int, own: Sequence[_Stage]
-) -> RankMemory:
-    layout = given.layout
-    item = ITEM_BYTES[case.configuration.precision]
-    n_blocks, has_last = sum(each.n_blocks for each in own), any(each.is_last for each in own)
-    p, rest = sum(each.parameters(costs) for each in own), sum(each.rest(costs) for each in own)
-    held, summed, moments, held_whole = item * p, item * p, 2 * item * p, 0
-    # Buckets are there all the time, and micro-batches add to what is there.
-    in_buckets = layout.dp > 1 and layout.data in ("ddp", "zero1")
-    has_gradients = in_buckets or layout.n_micro_batches > 1
-    if layout.data in SHARDING:
-        blocks = GATHERED_BLOCKS * costs.block_parameters + rest
-        gathered = p if layout.data == "zero2" or layout.pp > 1 else min(p, blocks)
-        is_whole = layout.n_micro_batches > 1 and not given.reduces_each
-        waiting = p if is_whole else min(p, costs.block_parameters + rest)
-        held = item * p // layout.dp + COMPUTE_BYTES * gathered
-        held_whole = COMPUTE_BYTES * waiting
-        summed = item * p // layout.dp + held_whole
-        moments //= layout.dp
-    elif layout.data == "zero1":
-        moments //= layout.dp
-    under_way = 1
-    if layout.pp > 1:
-        under_way = n_under_way(
-            rank, layout.pp, layout.stages_per_rank, layout.n_micro_batches, layout.schedule
-        )
-    blocks_kept = n_blocks * under_way / layout.stages_per_rank
-    casts = costs.casts_bytes * n_blocks
-    logits = costs.logits_bytes if has_last else 0
-    if given.recomputed == 1:
-        activations = blocks_kept * costs.input_bytes + costs.kept_bytes
-        casts = costs.casts_bytes
-    else:
-        activations = blocks_kept * costs.kept_bytes
-    if not has_gradients:
-        # None is there when the backward pass begins; when it ends, activations are gone.
-        early = held_whole if layout.data in SHARDING else 0
-        if early + activations + logits >= summed + costs.kept_bytes:
-            summed = early
-        else:
-            activations, logits = costs.kept_bytes, 0
-    return RankMemory(
-        parameters_bytes=held,
-        gradients_bytes=summed,
-        optimizer_state_bytes=moments,
-        activations_bytes=round(activations),
-        logits_bytes=logits,
-        temporaries_bytes=costs.other_bytes + casts,
-        context_bytes=CONTEXT_BYTES,
-    )

@@ -6,8 +6,9 @@ import pytest
 from peakward.hardware.devices import device
 from peakward.models.presets import model
 from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
-from peakward.prediction.parallel.price import Candidate, memory, price
+from peakward.prediction.parallel.price import Candidate, price
 from peakward.prediction.parallel.rank_costs import CostTable
+from peakward.prediction.parallel.rank_memory import memory
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.planning.site import site
 from peakward.records.case import Configuration, ModelCase, Workload
