@@ -6,6 +6,7 @@ observer that shows how far they are.
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,14 @@ from peakward.studies import comparison
 from peakward.studies.bench import bench as measured_grid
 from peakward.studies.bench import planned
 from peakward.studies.execute import execute
+from peakward.studies.readings import Planned
 from peakward.studies.registry import study_entry
 from peakward.studies.scope import Scope, default_scope
 
 if TYPE_CHECKING:
     import torch
+
+    from peakward.api.cluster import Jobs
 
 MAX_RANKS = 64
 """The most ranks of one machine."""
@@ -157,14 +161,19 @@ def grid(
     command: str,
     notes: Sequence[str],
     observer: Observer = QUIET,
+    jobs: "Jobs | None" = None,
 ) -> Study:
     """Cases that can run here, by every protocol.
 
     Args:
+        here: the machine that measures: this one, or that of the jobs.
         notes: what was left out, and why.
+        jobs: measure them; None: workers of this process do.
     """
-    with session.opened(db, here, observer) as opened:
-        session.check_modules(planned(cases, protocols), opened.sweep)
+    plan = planned(cases, protocols)
+    with _lab(db, here, observer, jobs, plan) as opened:
+        if jobs is None:
+            session.check_modules(plan, opened.sweep)
         return measured_grid(
             opened.sweep,
             cases,
@@ -173,6 +182,16 @@ def grid(
             calibration=opened.store.calibration(here.environment.key),
             notes=notes,
         )
+
+
+def _lab(
+    db: Path, here: Machine, observer: Observer, jobs: "Jobs | None", plan: Sequence[Planned]
+) -> AbstractContextManager[session.Session]:
+    if jobs is None:
+        return session.opened(db, here, observer)
+    from peakward.api import cluster
+
+    return cluster.opened(db, here, observer, jobs, plan)
 
 
 def study(

@@ -30,6 +30,9 @@ class Observer:
     def on_event(self, event: "Event") -> None:
         """The worker entered a stage, or came further in one."""
 
+    def on_stage(self, doing: str) -> None:
+        """Something else is done now."""
+
     def on_done(self, _measurement: Measurement) -> None:
         """A case has been measured, or found in the store."""
 

@@ -32,6 +32,10 @@ class CaseWatch(Observer):
     def on_event(self, event: "Event") -> None:
         self._task.advance(0, note=_note(self._current, event.stage))
 
+    def on_stage(self, doing: str) -> None:
+        self._progress.stage(doing)
+        self._task.advance(0, note=_note(doing))
+
     def on_done(self, measurement: Measurement) -> None:
         self._n_done += 1
         self._progress.stage(f"{self._n_done}/{self._total}  {_outcome(measurement)}")

@@ -379,7 +379,8 @@ class CaseProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Excess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a late rank did longer than the mean of the others, before the collectives that it began last."""
+    """Something that took a late rank longer than the mean of the others, before the collectives that it
+    began last."""
 
     kind: Literal["work", "idle"]
     name: str | None
@@ -430,4 +431,4 @@ class Job(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     absent: tuple[int, ...] = ()
     """Ranks of the job whose files are missing here."""
     late_by: tuple[Excess, ...] = ()
-    """Of the late rank, or else of the straggler: the largest first."""
+    """The excesses of the late rank, or else of the straggler, the largest first."""

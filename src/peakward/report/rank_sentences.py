@@ -1,4 +1,4 @@
-"""What the ranks of a job are told in sentences: who is late and why, communication that nothing hides, and
+"""A job's ranks in sentences: who is late and why, communication that nothing hides, and
 unequal compute."""
 
 from collections.abc import Iterator

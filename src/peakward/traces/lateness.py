@@ -1,5 +1,5 @@
-"""What made a rank late: what its GPU did more, before the collectives that it began last, than the GPUs of
-the other ranks did before the same ones; and what its host did while its GPU had nothing to do."""
+"""The causes of a rank's lateness: what its GPU did longer, before the collectives that it began last, than
+the GPUs of the other ranks did before the same ones; and what its host did while its GPU was idle."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def causes(
 
 
 def _excess(of_rank: dict[int, Counter[str]], late: int) -> Counter[str]:
-    """What the late one has beyond the mean of the others, where it has more."""
+    """The late one's times beyond the mean of the others, where they are longer."""
     mean: Counter[str] = Counter()
     for at, each in of_rank.items():
         if at != late:
