@@ -85,7 +85,7 @@ def _of_one_job(read: Sequence[tuple[Path, Trace]], notes: Sequence[str]) -> Ran
     said, every = [*notes], [each for _, each in read]
     if len(every) == 1:
         return Ranks(tuple(every), tuple(said))
-    kept = [each for each in every if not each.is_of_host] or every[:1]
+    kept = [each for each in every if not each.is_of_host] or every
     said += [
         f"Left out: {each.table.source} has no GPU work, which is what ranks are compared by."
         for each in every

@@ -430,5 +430,8 @@ class Job(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The rank for which the others wait long enough for a finding, or None."""
     absent: tuple[int, ...] = ()
     """Ranks of the job whose files are missing here."""
+    of_host: bool = False
+    """Whether the ranks are processes without a GPU: their compute is operators', their communication
+    gloo's."""
     late_by: tuple[Excess, ...] = ()
     """The excesses of the late rank, or else of the straggler, the largest first."""

@@ -128,7 +128,9 @@ def job(found: Job, diagnoses: Sequence[Diagnosis] = ()) -> Document:
         headline = late.cause
     else:
         headline = f"{found.n_collectives:,} collectives that all of them have"
-        if found.straggler is not None:
+        if found.late is not None:
+            headline += f"; rank {found.late} is late, and the others wait for it"
+        elif found.straggler is not None:
             headline += f"; rank {found.straggler} is late more often than chance"
     notes = [
         *((_told_by(late),) if late is not None else ()),

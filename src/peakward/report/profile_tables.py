@@ -260,7 +260,8 @@ def ranks(found: Job, most: int | None = None) -> Table:
         ratio = format_cell(found.imbalance, "ratio")
         said.append(f"The rank that computed most took {ratio} the mean of all ranks.")
     if any(each.exposed_ns is not None for each in found.ranks):
-        said.append("Communication is exposed while no other kernel runs.")
+        work = "operator" if found.of_host else "kernel"
+        said.append(f"Communication is exposed while no other {work} runs.")
     if len(kept) < len(found.ranks):
         n_left = len(found.ranks) - len(kept)
         said.append(f"{n_left:,} ranks that were seldom the last to begin are left out.")

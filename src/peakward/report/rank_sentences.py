@@ -28,15 +28,17 @@ def _late(found: Job) -> Iterator[str]:
         f"average {mean} after the last of the others."
     )
     if found.late_by:
-        said = ", ".join(map(_excess, found.late_by))
+        said = ", ".join(_excess(each, found.of_host) for each in found.late_by)
         yield f"Before these it has, beyond the mean of the other ranks: {said}."
 
 
-def _excess(each: Excess) -> str:
+def _excess(each: Excess, of_host: bool) -> str:
     if each.kind == "work":
         return f"{_time(each.ns)} of {each.name}"
     where = "" if each.name is None else f" while its host is in {each.name}"
-    return f"{_time(each.ns)} in which its GPU is idle{where}"
+    return (
+        f"{_time(each.ns)} in which {'no operator runs' if of_host else 'its GPU is idle'}{where}"
+    )
 
 
 def _communication(found: Job) -> Iterator[str]:
@@ -50,8 +52,9 @@ def _communication(found: Job) -> Iterator[str]:
     if len(ranks) > 1:
         said = f"{_time(_exposed(best))} (rank {best.rank}) to {said} (rank {worst.rank})"
     waited = sum(each.waited_ns for each in ranks)
+    work = "operator" if found.of_host else "kernel"
     yield (
-        f"Communication runs with no other kernel beside it for {said}; {hidden} of all communication is "
+        f"Communication runs with no other {work} beside it for {said}; {hidden} of all communication is "
         "hidden by compute."
     )
     if found.n_collectives:

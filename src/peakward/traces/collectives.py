@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from peakward.traces.table import NONE, GpuKind, Ints, TraceTable, rows_of_each
 
-_PAIRWISE = ("send", "recv", "isend", "irecv")
+_PAIRWISE = ("send", "recv", "isend", "irecv", "gloo:send", "gloo:recv")
 """Collectives that are none: what one rank sends, another receives, and equal descriptions are of two."""
 
 
@@ -79,9 +79,9 @@ def _by_key(trace: RankTrace) -> dict[_Key, NDArray[np.intp]]:
 def _fits(key: _Key, found: dict[int, NDArray[np.intp]], traces: Sequence[RankTrace]) -> bool:
     if len({len(rows) for rows in found.values()}) > 1 or len(found) < min(2, len(traces)):
         return False
-    if key.described:
-        return not key.text.lstrip('"').startswith(_PAIRWISE)
-    return len(found) == len(traces)
+    if key.text.lstrip('"').startswith(_PAIRWISE):
+        return False
+    return key.described or len(found) == len(traces)
 
 
 def _columns(found: dict[int, NDArray[np.intp]], n_ranks: int) -> NDArray[np.int64]:

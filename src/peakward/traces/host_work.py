@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peakward.records.profile import CPU, Breakdown, DeviceTime
+from peakward.traces.collectives import RankTrace
 from peakward.traces.intervals import rows_of, self_time, total, union
 from peakward.traces.table import (
     NONE,
@@ -107,3 +108,33 @@ def _operators(table: TraceTable, ops: NDArray[np.int64]) -> GpuColumns:
         graph=np.full(n, NONE, dtype=np.int64),
         collective=np.full(n, NONE, dtype=np.int32),
     )
+
+
+def host_rank(table: TraceTable, chosen: NDArray[np.bool_]) -> RankTrace:
+    """A rank whose work is the host's, to be compared with others: as computing the operators that call no
+    others, where they are on the clock; as communication what gloo's own threads run.
+
+    Args:
+        chosen: mask of the host rows that count, as those in the steps.
+    """
+    host = table.host
+    gloo = np.array([each.startswith("gloo:") for each in table.names], dtype=np.bool_)
+    asked = np.array([each.startswith("c10d::") for each in table.names], dtype=np.bool_)
+    communication = chosen & (host.kind == HostKind.RANGE) & gloo[host.name]
+    computing = np.zeros_like(communication)
+    computing[_innermost(table)] = True
+    computing &= chosen & ~asked[host.name]
+    rows = np.flatnonzero(communication | computing)
+    work = replace(_operators(table, rows), duration_ns=host.duration_ns[rows])
+    return RankTrace(replace(table, gpu=work), communication[rows])
+
+
+def _innermost(table: TraceTable) -> NDArray[np.int64]:
+    """The operators that call no others."""
+    host = table.host
+    ops = rows_of(host, (HostKind.OP,))
+    ops = ops[np.lexsort((-host.duration_ns[ops], host.start_ns[ops], host.thread[ops]))]
+    inside = (host.thread[ops[1:]] == host.thread[ops[:-1]]) & (
+        host.start_ns[ops[1:]] < host.end_ns[ops[:-1]]
+    )
+    return ops[np.append(~inside, True)[: len(ops)]]

@@ -84,7 +84,11 @@ def _work(trace: RankTrace, during: Intervals) -> Counter[str]:
     gpu = trace.table.gpu
     rows = np.flatnonzero(~trace.communication)
     ns = covered(during, gpu.start_ns[rows], gpu.end_ns[rows])
-    return _named(trace.table, gpu.name[rows], ns)
+    named = _named(trace.table, gpu.name[rows], ns)
+    found: Counter[str] = Counter()
+    for name, total_ns in named.items():
+        found[short_name(name)] += total_ns
+    return found
 
 
 def _quiet(table: TraceTable, during: Intervals) -> Intervals:
@@ -110,9 +114,6 @@ def _host(table: TraceTable, during: Intervals) -> Counter[str]:
 
 
 def _named(table: TraceTable, names: NDArray[np.int32], ns: NDArray[np.int64]) -> Counter[str]:
-    found: Counter[str] = Counter()
     sums = np.zeros(len(table.names), np.int64)
     np.add.at(sums, names, ns)
-    for at in np.flatnonzero(sums).tolist():
-        found[short_name(table.names[at])] += int(sums[at])
-    return found
+    return Counter({table.names[at]: int(sums[at]) for at in np.flatnonzero(sums).tolist()})

@@ -34,7 +34,13 @@ from peakward.traces.category_rules import Category
 from peakward.traces.collectives import RankTrace
 from peakward.traces.critical_path import critical_path
 from peakward.traces.grouping import by_name, by_phase, by_phase_and_category, by_phase_and_name
-from peakward.traces.host_work import host_breakdown, is_of_host, operator_rows, with_host_work
+from peakward.traces.host_work import (
+    host_breakdown,
+    host_rank,
+    is_of_host,
+    operator_rows,
+    with_host_work,
+)
 from peakward.traces.idle import idle
 from peakward.traces.kernel_names import short_name
 from peakward.traces.launches import launch_rows
@@ -137,6 +143,14 @@ class Trace(Result):
     def _host_rows(self) -> NDArray[np.bool_] | None:
         """Mask of the host rows in the steps; None: all."""
         return None if self.spans is None else begun_in_steps(self.table)
+
+    def as_rank(self) -> RankTrace:
+        """Its work for a comparison with other ranks."""
+        if not self.is_of_host:
+            return RankTrace(self.table, self.communication)
+        rows = self._host_rows
+        every = np.ones(len(self.table.host), dtype=np.bool_)
+        return host_rank(self.table, every if rows is None else rows)
 
     def breakdown(self) -> Breakdown:
         """Busy and idle time, compute, communication and memory, by device."""
@@ -281,15 +295,16 @@ def compare(traces: Sequence[Trace]) -> Job:
 
     Raises:
         PeakwardError: two files of one rank, or of jobs of different sizes; files of which only some say
-            their rank; one without GPU work.
+            their rank; one without GPU work among others.
     """
-    for each in traces:
-        if each.is_of_host:
-            raise PeakwardError(
-                f"expected GPU work in each of several traces, got none in {each.table.source!r}: "
-                "look at it alone"
-            )
-    return ranks.compare([RankTrace(each.table, each.communication) for each in traces])
+    of_host = [each for each in traces if each.is_of_host]
+    if of_host and len(of_host) < len(traces):
+        raise PeakwardError(
+            f"expected GPU work in each of several traces, got none in {of_host[0].table.source!r}: "
+            "look at it alone"
+        )
+    found = ranks.compare([each.as_rank() for each in traces])
+    return msgspec.structs.replace(found, of_host=bool(of_host))
 
 
 def in_order(traces: Sequence[Trace]) -> list[Trace]:

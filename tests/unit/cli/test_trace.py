@@ -225,6 +225,14 @@ def test_one_of_another_job_and_one_without_gpu_work_are_left_out(tmp_path, caps
     assert "no file of rank 2" in said
 
 
+def test_two_recorded_processes_over_gloo(capsys):
+    files = [str(TRACES / f"gloo_rank{rank}.json.gz") for rank in (1, 0)]
+    said = said_of(files, capsys)
+    assert "4 collectives that all of them have; rank 1 is late" in said
+    assert "Rank 1 is the last to begin 4 of 4 collectives, on average 28.3 ms" in said
+    assert "in which no operator runs while its host is in load batch." in said
+
+
 def without_rank(file, name):
     """The file under another name, without what Kineto says of the job."""
     path = Path(file)

@@ -132,3 +132,34 @@ def test_the_calls_into_a_driver_that_shows_no_work_are_told():
 def test_the_host_is_not_compared_with_gpus():
     with pytest.raises(PeakwardError, match=r"got none in 'cpu_decoder\.json\.gz'"):
         compare([Trace.open(COMPILED), Trace.open(CPU_DECODER)])
+
+
+def test_ranks_without_a_gpu_are_compared_by_gloo_and_the_innermost_operators():
+    def rank(late):
+        joins = 10 + 20 * late
+        rows = [
+            op(0, 10, "aten::linear"),
+            op(2, 8, "aten::addmm"),
+            op(joins, joins + 4, "c10d::allreduce_"),
+            Host(joins, 60, "gloo:all_reduce", kind=HostKind.RANGE, thread=1),
+            op(40, 45, "aten::relu"),
+            Host(10, joins, "load batch", kind=HostKind.RANGE),
+        ]
+        return Trace.of(with_host_work(table(host=rows, threads=(0, 0))))
+
+    found = compare([rank(0), rank(1)])
+    assert found.of_host
+    assert [each.compute_ns for each in found.ranks] == [6 + 5] * 2, "addmm and relu"
+    assert [each.communication_ns for each in found.ranks] == [50, 30]
+    assert [each.exposed_ns for each in found.ranks] == [45, 25]
+    assert [each.waited_ns for each in found.ranks] == [20, 0]
+    assert (found.late, found.late_by[0].kind, found.late_by[0].name) == (1, "idle", "load batch")
+    assert found.late_by[0].ns == 20
+
+
+def test_what_gloo_sends_is_no_collective():
+    def rank():
+        rows = [op(0, 5), Host(5, 9, "gloo:send", kind=HostKind.RANGE)]
+        return Trace.of(with_host_work(table(host=rows)))
+
+    assert compare([rank(), rank()]).n_unmatched == 2
