@@ -137,4 +137,5 @@ def _innermost(table: TraceTable) -> NDArray[np.int64]:
     inside = (host.thread[ops[1:]] == host.thread[ops[:-1]]) & (
         host.start_ns[ops[1:]] < host.end_ns[ops[:-1]]
     )
-    return ops[np.append(~inside, True)[: len(ops)]]
+    found: NDArray[np.int64] = ops[np.append(~inside, True)[: len(ops)]]
+    return found

@@ -144,14 +144,6 @@ class Trace(Result):
         """Mask of the host rows in the steps; None: all."""
         return None if self.spans is None else begun_in_steps(self.table)
 
-    def as_rank(self) -> RankTrace:
-        """Its work for a comparison with other ranks."""
-        if not self.is_of_host:
-            return RankTrace(self.table, self.communication)
-        rows = self._host_rows
-        every = np.ones(len(self.table.host), dtype=np.bool_)
-        return host_rank(self.table, every if rows is None else rows)
-
     def breakdown(self) -> Breakdown:
         """Busy and idle time, compute, communication and memory, by device."""
         if self.is_of_host:
@@ -303,8 +295,17 @@ def compare(traces: Sequence[Trace]) -> Job:
             f"expected GPU work in each of several traces, got none in {of_host[0].table.source!r}: "
             "look at it alone"
         )
-    found = ranks.compare([each.as_rank() for each in traces])
+    found = ranks.compare([_as_rank(each) for each in traces])
     return msgspec.structs.replace(found, of_host=bool(of_host))
+
+
+def _as_rank(trace: Trace) -> RankTrace:
+    """Its work for a comparison with other ranks."""
+    if not trace.is_of_host:
+        return RankTrace(trace.table, trace.communication)
+    rows = trace._host_rows
+    every = np.ones(len(trace.table.host), dtype=np.bool_)
+    return host_rank(trace.table, every if rows is None else rows)
 
 
 def in_order(traces: Sequence[Trace]) -> list[Trace]:
