@@ -226,12 +226,18 @@ def gpu_rows(gathered: Gathered, kind: Ints, events: Sequence[Any]) -> Rows:
         "correlation": _integers([each.correlation for each in arguments]),
         "n_bytes": np.where(sized, n_bytes, NONE),
         "graph": _integers([each.graph for each in arguments]),
-        "collective": np.array([_collective(gathered, each) for each in arguments], np.int32),
+        "collective": np.array(
+            [
+                NONE if each.collective is ABSENT else _collective(gathered, each)
+                for each in arguments
+            ],
+            np.int32,
+        ),
     }
 
 
 def _collective(gathered: Gathered, given: Arguments) -> int:
-    if given.collective is ABSENT or given.group is ABSENT:
+    if given.group is ABSENT:
         return NONE
     told = b" ".join(bytes(each)[:_DESCRIBED_BYTES] for each in given.described())
     return gathered.names[told.decode("utf-8", "replace")]
