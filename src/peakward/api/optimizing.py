@@ -99,9 +99,9 @@ def optimize(
     from peakward.lab.levers.in_place import Live
     from peakward.lab.measure.live_module import live_case
     from peakward.lab.models.callers_compilation import CallersCompilation
-    from peakward.lab.models.given_module import expect_live, given, loss_on
+    from peakward.lab.models.given_module import expect_live, expect_module, given, loss_on
 
-    expect_live(model, optimizer)
+    expect_live(expect_module(model), optimizer)
     if batch is None:
         batch = first_batch(loader)
     compilation = CallersCompilation(model)

@@ -46,7 +46,7 @@ TAKEN: dict[str, tuple[object, ...]] = {
     "optimizer": ("adamw-foreach", "adamw-fused"),
     "weights": ("dense",),
 }
-"""What the step of several ranks knows on an axis; it takes every value of the others."""
+"""The values that the step of several ranks knows on an axis; it takes every value of the others."""
 SCREENED = Protocol(phases=False, min_steps=10, max_steps=10)
 CONFIRMED = Protocol(phases=False, min_steps=40, max_steps=40)
 N_FINALISTS = 3

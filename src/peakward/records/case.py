@@ -358,7 +358,7 @@ class LayoutCase(
     layout: Layout
     device: DeviceType
     memory_limit_bytes: int | None = None
-    """Of each rank's GPU: the most that torch's allocator gives out."""
+    """The most that torch's allocator gives out on each rank's GPU."""
 
     @property
     def name(self) -> str:

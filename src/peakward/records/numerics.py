@@ -1,4 +1,4 @@
-"""What was seen of numbers: types under autocast, rounding to formats, distances from fp64, a hunted run."""
+"""Numbers looked at: types under autocast, rounding to formats, distances from fp64, a hunted run."""
 
 from typing import Literal
 

@@ -60,11 +60,12 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One of `Collective`, or another: `broadcast`."""
     n_calls: int
     n_bytes: int
-    """Of all calls, as those of a `CollectiveTime`."""
+    """The bytes of all calls, as those of a `CollectiveTime`."""
 
 
 class RankUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a training step takes on one rank. Memory is what torch's allocator gave out, None on a CPU."""
+    """The memory and the traffic of a training step on one rank. Memory is what torch's allocator gave out,
+    None on a CPU."""
 
     built_bytes: int | None = None
     """After construction, before the first step."""

@@ -36,7 +36,7 @@ MORE_VARIANTS: dict[str, dict[str, Any]] = {
     "gelu-tanh": {"activation": "gelu-tanh"},
     "tied": {"tied_head": True},
 }
-"""Of the full grid."""
+"""Models of the full grid."""
 FP32 = "float32"
 MOST_NAMED = 12
 """Functions named in a sentence; the table has all."""

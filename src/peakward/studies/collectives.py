@@ -132,7 +132,7 @@ def against_reduce(view: View[Job]) -> Iterator[Conclusion]:
 
 
 def more_ranks(view: View[Job]) -> Iterator[Conclusion]:
-    """What an all-reduce of the largest size takes between the most ranks, over the fewest."""
+    """Tells what an all-reduce of the largest size takes between the most ranks, over the fewest."""
     timed = [row for row in view.rows if row.median_s is not None]
     for of_device in values.groups(timed, lambda row: row.point.case.device):
         largest = max(row.point.case.sizes_bytes for row in of_device)

@@ -1,4 +1,4 @@
-"""What is told of training runs under watch: how they turn, the first bad operator, and what mends them."""
+"""Sentences on training runs under watch: how they turn, the first bad operator, and what mends them."""
 
 from collections.abc import Iterator
 from statistics import fmean

@@ -127,7 +127,7 @@ def largest(field: str) -> Value:
 
 
 def sent(row: ShRow) -> str | None:
-    """What the rank that sends most sends in a step, by collective: "all-reduce 32.0 MB (4)"."""
+    """The bytes that the rank which sends most sends in a step, by collective: "all-reduce 32.0 MB (4)"."""
     if not any(each.sent for each in uses(row)):
         return None
     most = max(uses(row), key=lambda each: sum(one.n_bytes for one in each.sent))
@@ -271,8 +271,8 @@ def _front(where: str, ran: list[ShRow]) -> Iterator[Conclusion]:
 
 
 def naive(view: View[Shared]) -> Iterator[Conclusion]:
-    """What reducing gradients after the backward pass costs against torch's DistributedDataParallel; what
-    looking for unused parameters, and gathering the whole model at once, cost."""
+    """Tells what reducing gradients after the backward pass costs against torch's DistributedDataParallel,
+    and what looking for unused parameters and gathering the whole model at once cost."""
     for group in by_ranks(view):
         by_layout = {layout(row): row for row in group}
         n = layout(group[0]).n_ranks

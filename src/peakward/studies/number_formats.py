@@ -22,7 +22,7 @@ class Format(NamedTuple):
 
     @property
     def bias(self) -> int:
-        """What is taken from the stored exponent."""
+        """The number that is taken from the stored exponent."""
         return (1 << (self.exponent_bits - 1)) - 1
 
     @property

@@ -183,7 +183,7 @@ def copies_share(row: WayRow) -> float | None:
 
 
 def copies_s(row: WayRow) -> float | None:
-    """What they take of a step, in seconds."""
+    """The time of copies in a step, in seconds."""
     if row.profile is None:
         return None
     copies = sum(each.total_ns for each in kernels(row) if each.category == Category.COPY)

@@ -65,7 +65,7 @@ class RoundedReLU(nn.Module):
         super().__init__()
         self.rounded = RoundedToInt8(eps)
         self.zero_shares: list[Tensor] = []
-        """Of each call, (channels)."""
+        """One tensor of each call, (channels)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """x (batch, seq, channels)."""

@@ -25,9 +25,9 @@ from peakward.records.numerics import Numerics, TypeSeen
 
 WAYS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 WIDTH, WORDS = 16, 10
-"""Of the toy model."""
+"""The width and the vocabulary of the toy model."""
 NAMESPACES = (torch, torch.functional, F)
-"""Of the functions that are called: `torch.linalg` and `torch.fft` take no narrow types at all."""
+"""Modules whose functions are called: `torch.linalg` and `torch.fft` take no narrow types at all."""
 
 
 class Toy(nn.Module):

@@ -35,7 +35,7 @@ FLOATS = {
 LARGEST = {"int8": 127.0, "int4": 7.0}
 """Integers are taken with as many steps below 0 as above."""
 TF32_DROPPED_BITS = 13
-"""Of fp32's 23 bits of mantissa tf32 keeps 10."""
+"""tf32 keeps 10 of fp32's 23 bits of mantissa."""
 SCALINGS: dict[str, tuple[str, ...]] = {
     "fp32": ("none",),
     "tf32": ("none",),

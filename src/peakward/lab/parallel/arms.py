@@ -85,7 +85,7 @@ class _Bench:
         self._known: set[str] = set()
         self._built_bytes = 0
         self.n_parameters: int | None = None
-        """Of the whole model, counted where one was built."""
+        """The parameters of the whole model, counted where one was built."""
         # Arms of one type share their blocks' compiled code; torch gives up after eight of one function.
         torch._dynamo.config.recompile_limit = 64
 

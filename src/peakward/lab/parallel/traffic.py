@@ -1,4 +1,4 @@
-"""What a step of this rank sends, and how much of that hides behind other work."""
+"""Counts what a step of this rank sends, and how much of that hides behind other work."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
