@@ -32,6 +32,7 @@ Kind = Literal[
     "decode-speed",
     "own-cost",
     "parallel",
+    "loss-curves",
 ]
 STUDIES: tuple[Kind, ...] = ("run", "bench", "study")
 """Kinds whose JSON is a `Study`."""
