@@ -372,7 +372,7 @@ def main() -> None:
     given.length = given.length or (512 if on_gpu else 128)
     given.lr = given.lr or (6e-4 if on_gpu else 2e-3)
     here = this_machine(given.device).environment
-    record: dict[str, Any] = {"device": here.device_name, "torch": here.torch}
+    record: dict[str, Any] = {"environment": msgspec.to_builtins(here)}
     if on_gpu and given.only != "losses":
         record["times"] = times(given.timed)
         torch.cuda.empty_cache()
