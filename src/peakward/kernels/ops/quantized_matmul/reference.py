@@ -37,8 +37,10 @@ def int4_weight(weight: Tensor, *, group: int) -> tuple[Tensor, Tensor]:
     Raises:
         ValueError: a group that is none of `INT4_GROUPS` or does not divide k.
     """
-    stored, scale = _symmetric(weight, group)
-    return packed((stored + 8).view(weight.shape)), scale.t().contiguous()
+    grouped = _grouped(weight, _int4(group))
+    scale = grouped.abs().amax(-1) / 7
+    stored = _rounded(grouped, scale).clamp(-7, 7) + 8
+    return packed(stored.view(weight.shape)), scale.t().contiguous()
 
 
 def int4_rounded(weight: Tensor, *, group: int, scale_dtype: torch.dtype = torch.float32) -> Tensor:
@@ -47,7 +49,9 @@ def int4_rounded(weight: Tensor, *, group: int, scale_dtype: torch.dtype = torch
     Raises:
         ValueError: as `int4_weight`.
     """
-    stored, scale = _symmetric(weight, group)
+    grouped = _grouped(weight, _int4(group))
+    scale = grouped.abs().amax(-1) / 7
+    stored = _rounded(grouped, scale).clamp(-7, 7)
     return (stored * scale.to(scale_dtype).float()[..., None]).view(weight.shape)
 
 
@@ -143,13 +147,6 @@ def _grouped(weight: Tensor, group: int) -> Tensor:
     if k % group:
         raise ValueError(f"expected a group that divides {k} columns, got {group}")
     return weight.float().view(n, k // group, group)
-
-
-def _symmetric(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """Whole numbers from -7 to 7, (n, k / group, group), and their scales, (n, k / group)."""
-    grouped = _grouped(weight, _int4(group))
-    scale = grouped.abs().amax(-1) / 7
-    return _rounded(grouped, scale).clamp(-7, 7), scale
 
 
 def _rounded(grouped: Tensor, scale: Tensor) -> Tensor:
