@@ -10,7 +10,7 @@ from typing import Any
 
 from peakward.levers import kv_cache
 from peakward.prediction.flops import forward_flops, step_flops
-from peakward.records.case import ModelCase, Precision
+from peakward.records.case import ModelCase
 from peakward.records.model_shape import ModelShape
 from peakward.records.study import Conclusion
 from peakward.studies import values
@@ -87,16 +87,9 @@ def available(setting: Setting) -> tuple[str, ...]:
 
 def case(setting: Setting, shape: ModelShape, n: int, way: str) -> ModelCase:
     """A step at n positions in one of the ways."""
-    levers = {"precision": precision(setting), "attention": "sdpa"} | WAYS[way]
+    levers = {"precision": setting.precision(on_gpu="bf16"), "attention": "sdpa"} | WAYS[way]
     batch_size = setting.scope.batch_size or 1
     return model_case(shape, batch_size, n, "decode", setting.device, **levers)
-
-
-def precision(setting: Setting) -> Precision:
-    """The user's first choice, else bf16 on a GPU and fp32 on a CPU."""
-    if setting.scope.precisions:
-        return setting.scope.precisions[0]
-    return "bf16" if setting.device == "cuda" else "fp32"
 
 
 def flops_per_token(row: Row[Step]) -> float:
@@ -241,8 +234,9 @@ STUDY = Study(
     ),
     claims=(keeping, growth, steps, shares),
     notes=lambda view: (
-        f"Steps in {precision(view.setting)} on random weights, with torch's scaled_dot_product_attention "
-        f"where nothing else is said. {NAIVE} runs the model over all tokens and takes the last logits.",
+        f"Steps in {view.setting.precision(on_gpu='bf16')} on random weights, with torch's "
+        f"scaled_dot_product_attention where nothing else is said. "
+        f"{NAIVE} runs the model over all tokens and takes the last logits.",
         "Bytes that a step must move are the weights and the keys and values in reach, each once. What fits "
         "in a cache of the processor need not be moved, and may take less time than at the copy bandwidth.",
         *view.setting.refusals(

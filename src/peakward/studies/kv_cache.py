@@ -13,7 +13,7 @@ import msgspec
 
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.traffic import cached_bytes, parameter_bytes
-from peakward.records.case import ModelCase, Precision, QualityCase, Source
+from peakward.records.case import ModelCase, QualityCase, Source
 from peakward.records.model_shape import ModelShape
 from peakward.records.study import Conclusion
 from peakward.studies import losses, values
@@ -116,7 +116,7 @@ def steps_of(setting: Setting, shape: ModelShape, n: int, batch: int) -> dict[st
 
 def step_case(setting: Setting, shape: ModelShape, n: int, batch: int, **levers: Any) -> ModelCase:
     """A decode step at n positions."""
-    settings = {"precision": precision(setting), "attention": "sdpa"} | levers
+    settings = {"precision": setting.precision(on_gpu="bf16"), "attention": "sdpa"} | levers
     return model_case(shape, batch, n, "decode", setting.device, **settings)
 
 
@@ -142,13 +142,6 @@ def reading(setting: Setting, way: str) -> QualityCase:
         model=SMOLLM2 if setting.has_smollm2 else None,
         device=setting.device,
     )
-
-
-def precision(setting: Setting) -> Precision:
-    """The user's first choice, else bf16 on a GPU and fp32 on a CPU."""
-    if setting.scope.precisions:
-        return setting.scope.precisions[0]
-    return "bf16" if setting.device == "cuda" else "fp32"
 
 
 def steps(view: View[Kept]) -> list[Kind]:
@@ -242,8 +235,8 @@ def notes(view: View[Kept]) -> tuple[str, ...]:
     shape, length = setting.grid.models[-1], SEQ_LENS[setting.scope.name][0]
     planned = steps_of(setting, shape, length, 1).values()
     return (
-        f"Steps in {precision(setting)} on random weights. GQA has a key for {GROUP} queries or so, MQA "
-        f"one for all; their projections are smaller too. A window is {1 / PART:.0%} of the "
+        f"Steps in {setting.precision(on_gpu='bf16')} on random weights. GQA has a key for {GROUP} queries "
+        f"or so, MQA one for all; their projections are smaller too. A window is {1 / PART:.0%} of the "
         "positions.",
         f"{whose} reads {rows} stretches of text: a prompt of {prompt:,} tokens, then {new:,} more, one at a "
         f"time. window, sinks, global and heavy hitters keep {part:,} tokens. Their steps are not captured, "

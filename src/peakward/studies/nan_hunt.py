@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from statistics import fmean
 from typing import Any
 
-from peakward.records.case import ModelCase, NumericsCase, Precision, Source
+from peakward.records.case import ModelCase, NumericsCase, Source
 from peakward.records.study import Conclusion
 from peakward.studies import data_loading, hunted, values
 from peakward.studies.cases import model_case, with_levers, with_work
@@ -85,7 +85,7 @@ def fed(setting: Setting) -> dict[str, ModelCase]:
         grid.seq_lens[0],
         "train_step",
         setting.device,
-        precision=precision(setting),
+        precision=setting.precision(on_gpu="bf16-mixed"),
         **quick,
     )
     slow = data_loading.text_data(setting, tokenise="on-the-fly")
@@ -98,13 +98,6 @@ def fed(setting: Setting) -> dict[str, ModelCase]:
         LOADED: loaded,
         COMPILED: with_levers(loaded, compile="default"),
     }
-
-
-def precision(setting: Setting) -> Precision:
-    """The user's first choice, else bf16-mixed on a GPU and fp32 on a CPU."""
-    if setting.scope.precisions:
-        return setting.scope.precisions[0]
-    return "bf16-mixed" if setting.device == "cuda" else "fp32"
 
 
 def stepped(view: View[Any]) -> list[Row[Any]]:

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import msgspec
 
 from peakward.prediction.parameters import n_parameters
-from peakward.records.case import Precision, QualityCase, Source
+from peakward.records.case import QualityCase, Source
 from peakward.records.model_shape import ModelShape, Positions
 from peakward.records.study import Conclusion
 from peakward.stats.summary import paired_difference
@@ -77,7 +77,7 @@ def _step(setting: Setting, shape: ModelShape, n: int, kind: Positions) -> Any:
     longest = max(n, shape.max_seq_len)
     name = shape.name if kind == BASE else f"{shape.name}-{kind}"
     named = msgspec.structs.replace(shape, name=name, positions=kind, max_seq_len=longest)
-    levers = {"precision": precision(setting), "attention": "sdpa"}
+    levers = {"precision": setting.precision(on_gpu="bf16-mixed"), "attention": "sdpa"}
     return model_case(named, setting.grid.batch_size, n, "train_step", setting.device, **levers)
 
 
@@ -91,13 +91,6 @@ def reading(setting: Setting, kind: Positions) -> QualityCase:
         text=scope.text or TEXT,
         device=setting.device,
     )
-
-
-def precision(setting: Setting) -> Precision:
-    """The user's first choice, else bf16-mixed on a GPU and fp32 on a CPU."""
-    if setting.scope.precisions:
-        return setting.scope.precisions[0]
-    return "bf16-mixed" if setting.device == "cuda" else "fp32"
 
 
 def steps(view: View[Kind]) -> list[Row[Kind]]:

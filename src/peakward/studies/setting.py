@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from peakward.levers.catalogue import case_obstacle
-from peakward.records.case import DeviceType, ModelCase
+from peakward.records.case import DeviceType, ModelCase, Precision
 from peakward.records.measurement import Environment, Protocol
 from peakward.studies.scope import Grid, Scope, grid
 
@@ -45,6 +45,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """The GPU's compute capability, (9, 0) for an H100 or H200; None on a CPU."""
         major, _, minor = (self.environment.compute_capability or "").partition(".")
         return (int(major), int(minor)) if minor else None
+
+    def precision(self, *, on_gpu: Precision) -> Precision:
+        """The precision of a study that has one: the user's first choice, else `on_gpu`; fp32 on a CPU."""
+        if self.scope.precisions:
+            return self.scope.precisions[0]
+        return on_gpu if self.device == "cuda" else "fp32"
 
     def protocol(self, **fields: int | float | bool) -> Protocol:
         """A protocol bounded as the scope says; `fields` are the study's own needs, and prevail."""

@@ -77,9 +77,9 @@ def leave_out_masks(module: nn.Module) -> Undo:
 
 
 def _making_masks(module: nn.Module) -> list[nn.Module]:
-    """The models of transformers whose forward passes take positions and make masks: of a model with an
-    output layer the one beneath it. (Dynamo ends no graph within what counts the passes, and the graph of a
-    loss ends where the model beneath is called.)"""
+    """The models of transformers that make masks and take positions; of one with an output layer that is the
+    model beneath it. Dynamo cannot end a graph inside the wrapper that counts passes, and the graph of a
+    replaced loss must end where the model beneath is called: the wrapper must not be around both."""
     kind = getattr(sys.modules.get("transformers"), "PreTrainedModel", None)
     if kind is None:
         return []

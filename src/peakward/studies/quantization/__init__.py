@@ -11,7 +11,7 @@ from typing import Any
 
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.traffic import parameter_bytes, quantised_bytes, quantised_elements
-from peakward.records.case import MicroCase, ModelCase, Precision
+from peakward.records.case import MicroCase, ModelCase
 from peakward.records.model_shape import ModelShape
 from peakward.records.study import Conclusion
 from peakward.studies import losses, pieces, values
@@ -127,7 +127,7 @@ def batches(setting: Setting) -> tuple[int, ...]:
 def step_case(setting: Setting, shape: ModelShape, n: int, batch: int, name: str) -> ModelCase:
     """A decode step at n positions."""
     shared = ON_A_GPU if setting.device == "cuda" else {"attention": "sdpa"}
-    settings = {"precision": precision(setting), **shared, **STEPS[name]}
+    settings = {"precision": setting.precision(on_gpu="bf16"), **shared, **STEPS[name]}
     return model_case(shape, batch, n, "decode", setting.device, **settings)
 
 
@@ -140,13 +140,6 @@ def product_case(setting: Setting, batch: int, name: str) -> MicroCase:
         precision="bf16" if setting.device == "cuda" else "fp32",
         device=setting.device,
     )
-
-
-def precision(setting: Setting) -> Precision:
-    """The user's first choice, else bf16 on a GPU and fp32 on a CPU."""
-    if setting.scope.precisions:
-        return setting.scope.precisions[0]
-    return "bf16" if setting.device == "cuda" else "fp32"
 
 
 def steps(view: View[Kept]) -> list[Kind]:
@@ -224,8 +217,8 @@ def recipe(view: View[Kept]) -> Iterator[Conclusion]:
         )
         yield from told.end(
             f"int4 weights and an int8 cache take {share} of the bytes of weights in "
-            f"{precision(view.setting)}; {place(first)} runs at {at_first} of its speed at a batch of "
-            f"{batch_of(first)} and at {at_last} at {batch_of(last)}. {whose} loses "
+            f"{view.setting.precision(on_gpu='bf16')}; {place(first)} runs at {at_first} of its "
+            f"speed at a batch of {batch_of(first)} and at {at_last} at {batch_of(last)}. {whose} loses "
             f"{told.interval('more loss', lost, 'count', *both)} nats a token by them, calibrated."
         )
 
@@ -247,9 +240,9 @@ def notes(view: View[Kept]) -> tuple[str, ...]:
         )
     )
     return (
-        f"Steps in {precision(setting)} on random weights. int8 has a scale for each output, int4 one for "
-        "128 inputs; of the model that reads for 64, which divides its widths. Embeddings, head and norms "
-        "are not rounded.",
+        f"Steps in {setting.precision(on_gpu='bf16')} on random weights. int8 has a scale for each output, "
+        "int4 one for 128 inputs; of the model that reads for 64, which divides its widths. "
+        "Embeddings, head and norms are not rounded.",
         f"{whose} reads {rows} stretches of {length:,} tokens. Calibration (GPTQ), smoothing (SmoothQuant) "
         f"and {n_steps} steps of fine-tuning see {seen} others of the same text.",
         "Calibrated and fine-tuned int4 has the form of int4, and with it the speed. No kernel of ours "
