@@ -23,7 +23,22 @@ ARMS = {
     "ddp": Layout(dp=2),
     "fsdp": Layout(dp=2, data="fsdp"),
     "zero2": Layout(dp=2, data="zero2"),
+    "overlapped": Layout(dp=2, data="overlapped"),
+    "zero1": Layout(dp=2, data="zero1"),
+    "ddp 25 MB": Layout(dp=2, bucket_mb=25.0),
+    "fsdp on one": Layout(data="fsdp"),
+    "fsdp, fp32 sums": Layout(dp=2, data="fsdp"),
 }
+TIME_OFF = {
+    ("fsdp xl", "fsdp on one"): "38% too short: the host's calls on one rank are left out",
+    ("fsdp xl", "fsdp, fp32 sums"): "40% too long: the host took 1.4 ms a call there, not 1.9",
+    ("fsdp 2.7B", "fsdp on one"): "16% too short: the host's calls on one rank are left out",
+}
+MEMORY_OFF = {
+    ("ddp xl", "ddp 25 MB"): "10% too high",
+    ("ddp 2.7B", "overlapped"): "23% too high",
+}
+"""Figures that are farther off than the others."""
 
 
 @cache
@@ -50,29 +65,34 @@ def planned(name, arm):
         ),
         device="cuda",
     )
-    given = Candidate(ARMS[arm], 4, 0.0)
+    given = Candidate(ARMS[arm], 4, 0.0, 4 if "fp32 sums" in arm else 2)
     costs = CostTable(case, site(H200).model).of(4, 1, ARMS[arm].data)
     found = price(case, given, costs, interconnect(H200, 2, Network()))
     held = memory(case, given, costs)
     return found.step_s, held.total_bytes - held.context_bytes
 
 
-@pytest.mark.parametrize(
-    ("name", "arm"),
-    [
-        ("ddp xl", "plain"),
-        ("ddp xl", "ddp"),
-        ("ddp 2.7B", "plain"),
-        ("ddp 2.7B", "ddp"),
-        ("fsdp xl", "plain"),
-        ("fsdp xl", "fsdp"),
-        ("fsdp xl", "zero2"),
-        ("fsdp 2.7B", "plain"),
-        ("fsdp 2.7B", "fsdp"),
-    ],
-)
-def test_time_and_memory_are_those_of_the_engine(name, arm):
-    step_s, peak_bytes = measured()[name, arm]
-    planned_s, planned_bytes = planned(name, arm)
-    assert planned_bytes == pytest.approx(peak_bytes, rel=0.015)
-    assert planned_s == pytest.approx(step_s, rel=0.12)
+def arms(off):
+    """Every arm that can be priced; those that are off must be off, or they go from the list."""
+    return [
+        pytest.param(*each, marks=pytest.mark.xfail(reason=off[each], strict=True))
+        if each in off
+        else each
+        for each in measured()
+        if each[1] in ARMS
+    ]
+
+
+def test_no_arm_that_can_be_priced_is_left_out():
+    left = {arm for _, arm in measured()} - ARMS.keys()
+    assert left == {"flat", "per-parameter", "plain on each", "fsdp whole"}
+
+
+@pytest.mark.parametrize(("name", "arm"), arms(TIME_OFF))
+def test_time_has_not_gone_farther_from_the_engine_s(name, arm):
+    assert planned(name, arm)[0] == pytest.approx(measured()[name, arm][0], rel=0.12)
+
+
+@pytest.mark.parametrize(("name", "arm"), arms(MEMORY_OFF))
+def test_memory_has_not_gone_farther_from_the_engine_s(name, arm):
+    assert planned(name, arm)[1] == pytest.approx(measured()[name, arm][1], rel=0.015)

@@ -27,29 +27,20 @@ def test_there_are_many_runs_with_a_source_and_what_was_assumed():
 @pytest.mark.parametrize(
     ("source", "device", "most"),
     [
-        ("torchtitan", "h100", 0.26),
-        ("llm-foundry", "h100", 0.24),
-        ("llm-foundry", "a100", 0.08),
+        ("torchtitan", "h100", 0.23),
+        ("llm-foundry", "h100", 0.19),
+        ("llm-foundry", "a100", 0.065),
         ("llama3", "h100", 0.15),
-        ("megatron", "a100", 0.11),
+        ("megatron", "a100", 0.095),
     ],
 )
 def test_the_median_error_has_not_grown(source, device, most):
     assert median_error(group(source, device)) < most
 
 
-def test_the_median_of_all():
-    """15% is the aim: on A100s it is reached. What is left on H100s is arithmetic (below)."""
-    assert median_error(planned()) < 0.20
-
-
-def test_what_is_off_on_h100s_is_arithmetic_and_not_communication():
-    """Plans of one source are too fast by one factor, whether 2% or 27% of the step is communication."""
-    own = group("llm-foundry", "h100")
-    shares = [each.priced.data_s / each.priced.step_s for each in own]
-    errors = [each.error for each in own]
-    assert max(shares) > 0.2 > 0.05 > min(shares)
-    assert max(errors) - min(errors) < 0.09
+def test_the_median_of_all_is_within_the_aim():
+    assert median_error(planned()) < 0.15
+    assert median_error([each for each in planned() if each.source != "megatron"]) < 0.15
 
 
 def test_more_gpus_cost_what_was_measured():

@@ -93,13 +93,13 @@ class LayoutOptions(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch: Annotated[str | None, option("N", "1 to 16")] = None
     """Sequences of a micro-batch."""
     reduce_type: Annotated[str | None, option("TYPE", "bf16")] = None
-    """In which zero2 and fsdp add gradients up: bf16 or fp32."""
+    """The type in which zero2 and fsdp add gradients up: bf16 or fp32."""
     gpus_per_node: Annotated[str | None, option("N", "as its link joins")] = None
     """GPUs of one node."""
     network: Annotated[str | None, option("GB/S", "as the device is sold")] = None
     """Between nodes, of one GPU in one direction, in 10^9 bytes a second."""
     oversubscription: Annotated[str | None, option("N", "1")] = None
-    """By which the network has fewer links above a node's switch."""
+    """How many times fewer links the network has above a node's switch."""
 
 
 Layouts = OmitArgPrefixes[LayoutOptions]

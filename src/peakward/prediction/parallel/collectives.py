@@ -1,11 +1,12 @@
 """The time of a collective over the links of a cluster, by NCCL's own model of its algorithms.
 
 NCCL predicts the time of each algorithm and protocol by latency + bytes / bandwidth and takes the least
-(NVIDIA/nccl, src/graph/tuning.cc at 01afd20). Its latencies and the factors of its protocols are taken as
-they stand there; the bandwidth is the link's rate by the share that large collectives reach. A ring goes
-through all ranks; a tree, for sums alone, through the nodes in log2 steps and through a chain of the ranks
-inside each. Left out: sums inside of switches (NVLS, SHARP), and what collectives of several axes that run at
-once take from one another.
+(NVIDIA/nccl, src/graph/tuning.cc at 01afd20, of 2020 and so before Hopper). Its latencies and the factors of
+its protocols are those of that version, but for the plateau's, which is of later ones; the bandwidth is the
+link's rate by the share that large collectives reach. A ring goes through all ranks; a tree, for sums alone,
+through the nodes in log2 steps and through a chain of the ranks inside each. Left out: its caps on trees,
+on LL128 (taken on every device here) and on A100s, sums inside of switches (NVLS, SHARP), and what
+collectives of several axes that run at once take from one another.
 """
 
 import math
@@ -22,11 +23,13 @@ Protocol = Literal["LL", "LL128", "Simple"]
 NETWORK_REACHED = 0.94
 """Share of a network adapter's rate that large collectives reach: 46 to 48 of 50 GB/s
 (NVIDIA/nccl-tests issue 290), 96 of 100 over four adapters of 25 (issue 119)."""
+GATHER_REACHED = 0.59
+"""Share of a node's link that large gatherings and reductions to shards reach: 265 and 268 of 450 GB/s for
+1 GB on two H200s (results/2026-11-27-h200-parallel). More ranks were not measured."""
 LOST_BESIDE = 0.6
 """Share of a collective's time that the arithmetic beside it loses, to its multiprocessors, its traffic
-and its power. Of what their collectives take by this model, steps of `xl` and `2.7B` on two and four
-H200s lost 0.85 and 0.70 (ddp, less its copies), 1.0 and 0.53, 0.33 and 0.14 (fsdp; measured
-2026-11-21): the median."""
+and its power: the median of six steps on two and four H200s that were not kept, of 0.14 to 1.0. By
+results/2026-11-27-h200-parallel steps of ddp are still predicted some 10% short."""
 
 _BASE_S: dict[tuple[Algorithm, Protocol], float] = {
     ("tree", "LL"): 4.4e-6,
@@ -47,12 +50,13 @@ _HOP_S: dict[tuple[Algorithm, Protocol], tuple[float, float]] = {
 """The latency of one step over NVLink, and over the network."""
 _LL_ACROSS = 1.8
 """A step of the protocol LL inside a node takes so much longer where others cross the network."""
-_PLATEAU = 1.9
-"""Likewise all steps of a ring of several nodes, for sums of more than 4 KiB a rank."""
+_PLATEAU = 1.4
+"""Likewise all steps of a ring of several nodes, for sums of more than 4 KiB a rank; 1.9 before Ampere."""
 _PLATEAU_BYTES = 4096
 _LL_RING, _LL_TREE = 1 / 4, 1 / 3.8
 _LL128, _LL128_ALONE, _TREE = 0.92, 0.7, 0.9
-"""Shares of the bandwidth: of LL128, of it where a node has one rank of the group, and of a tree."""
+"""Shares of the bandwidth: of LL in a ring (of gatherings inside a node NCCL has 1/3) and in a tree; of
+LL128, and where a node has one rank of the group; of a tree."""
 _TREE_SHARE: dict[Protocol, tuple[float, ...]] = {
     "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     "LL128": (
@@ -111,19 +115,23 @@ def collective(kind: Collective, n_bytes: float, over: Group, links: Interconnec
         base_s = _BASE_S["ring", "Simple"]
         return Transfer(base_s + sent / bus_bytes_per_s(over, links), sent, "direct")
     found = []
+    reached = REACHED.estimate if kind == "all-reduce" else GATHER_REACHED
+    of_ring = bus_bytes_per_s(over, links, reached=reached)
     for algorithm in ("ring", "tree") if kind == "all-reduce" else ("ring",):
         for protocol in ("LL", "LL128", "Simple"):
             time_s = _latency_s(kind, n_bytes, over, algorithm, protocol)
-            time_s += sent / _rate(algorithm, protocol, n_bytes, over, links)
+            time_s += sent / _rate(of_ring, algorithm, protocol, n_bytes, over)
             found.append((time_s, f"{algorithm}, {protocol}"))
     time_s, chosen = min(found)
     return Transfer(time_s, sent, chosen)
 
 
-def bus_bytes_per_s(over: Group, links: Interconnect) -> float:
-    """The rate at which each rank of a ring sends: of the node's link, or of the adapters of all its ranks
-    in a node, which share one ring's way out."""
-    inside = REACHED.estimate * links.link_bytes_per_s
+def bus_bytes_per_s(
+    over: Group, links: Interconnect, *, reached: float = REACHED.estimate
+) -> float:
+    """The rate at which each rank of a ring sends: of the node's link, of which a share is reached, or of the
+    adapters of all its ranks in a node, which share one ring's way out."""
+    inside = reached * links.link_bytes_per_s
     if over.n_nodes == 1:
         return inside
     assert links.network_bytes_per_s is not None
@@ -150,14 +158,14 @@ def _latency_s(
 
 
 def _rate(
-    algorithm: Algorithm, protocol: Protocol, n_bytes: float, over: Group, links: Interconnect
+    of_ring: float, algorithm: Algorithm, protocol: Protocol, n_bytes: float, over: Group
 ) -> float:
-    rate = bus_bytes_per_s(over, links)
+    """The rate of the algorithm, of that of a ring whose protocol sends data alone."""
     if algorithm == "ring":
         alone = _LL128_ALONE if over.in_node == 1 else _LL128
-        return rate * {"LL": _LL_RING, "LL128": alone, "Simple": 1.0}[protocol]
+        return of_ring * {"LL": _LL_RING, "LL128": alone, "Simple": 1.0}[protocol]
     inside = 7 / 9 if over.n_nodes == 1 else 0.915
-    rate *= _TREE * {"LL": _LL_TREE, "LL128": inside, "Simple": 1.0}[protocol]
+    rate = of_ring * _TREE * {"LL": _LL_TREE, "LL128": inside, "Simple": 1.0}[protocol]
     share, size = _TREE_SHARE[protocol], max(0, int(n_bytes / 64).bit_length() - 1)
     # A tree sends everything up and down once, a ring (n - 1) / n of it twice.
     return rate * (share[size] if size < len(share) else 1.0) * (over.n_ranks - 1) / over.n_ranks

@@ -12,7 +12,14 @@ from peakward.prediction.planning.site import Site
 from peakward.records.case import ModelCase
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
-from peakward.records.layout import DataStrategy, Layout, Schedule, expect_layout
+from peakward.records.layout import (
+    DataStrategy,
+    Layout,
+    Schedule,
+    expect_layout,
+    expect_splittable,
+    expect_stages,
+)
 from peakward.records.layouts import (
     STRATEGIES,
     AskedLayout,
@@ -107,7 +114,8 @@ def layout_plan(
     found: list[LayoutForecast] = []
     too_large: list[int] = []
     unknown: dict[str, None] = {}
-    for given in candidates(case, n_gpus, links, asked):
+    refusals: dict[str, None] = {}
+    for given in candidates(case, n_gpus, links, asked, refusals):
         try:
             costs = table.of(given.micro_batch_size, given.layout.tp, given.layout.data)
         except PeakwardError as refusal:
@@ -137,8 +145,8 @@ def layout_plan(
             )
         )
     if not found and not too_large:
-        if unknown:
-            raise PeakwardError(next(iter(unknown)))
+        for reason in (*unknown, *refusals):
+            raise PeakwardError(reason)
         raise PeakwardError(
             "expected a batch that a layout's micro-batches divide, got none: change --batch-size, which is "
             "that of one GPU, or fix less of the layout"
@@ -169,15 +177,23 @@ def _mfu(case: ModelCase, device: Device, step_s: float) -> float | None:
 
 
 def candidates(
-    case: ModelCase, n_gpus: int, links: Interconnect, asked: AskedLayout
+    case: ModelCase,
+    n_gpus: int,
+    links: Interconnect,
+    asked: AskedLayout,
+    refusals: dict[str, None],
 ) -> Iterator[Candidate]:
-    """The layouts of so many ranks that the engine takes, each with its micro-batches and checkpointing."""
+    """The layouts of so many ranks that the engine takes, each with its micro-batches and checkpointing.
+
+    Args:
+        refusals: to which the reasons are added why it does not take others.
+    """
     shape = case.model
     for tp in _tensor_sizes(shape, n_gpus, links, asked):
         for pp in _pipeline_sizes(shape, n_gpus // tp, asked):
             dp = n_gpus // (tp * pp)
             own = case.workload.batch_size * tp * pp
-            for data in (asked.data,) if asked.data else _strategies(dp):
+            for data in (asked.data,) if asked.data and dp > 1 else _strategies(dp):
                 for size in (
                     MICRO_BATCH_SIZES
                     if asked.micro_batch_size is None
@@ -195,7 +211,7 @@ def candidates(
                             schedule=schedule,
                             stages_per_rank=per_rank,
                         )
-                        if _is_taken(layout, n_gpus):
+                        if _is_taken(layout, n_gpus, refusals):
                             for recomputed in _recomputations(asked):
                                 yield Candidate(
                                     layout, size, recomputed, REDUCE_BYTES[asked.reduce_type]
@@ -211,13 +227,12 @@ def _recomputations(asked: AskedLayout) -> tuple[float, ...]:
     return {"none": (0.0,), "every-block": (1.0,)}.get(asked.checkpointing or "", (0.0, 1.0))
 
 
-def _is_taken(layout: Layout, n_gpus: int) -> bool:
-    """Whether the engine takes the layout; and of equal ones, only the first."""
-    if layout.data == "overlapped" and layout.tp == 1:
-        return False
+def _is_taken(layout: Layout, n_gpus: int, refusals: dict[str, None]) -> bool:
+    """Whether the engine takes the layout."""
     try:
         expect_layout(layout, n_gpus)
-    except PeakwardError:
+    except PeakwardError as refusal:
+        refusals.setdefault(str(refusal))
         return False
     return True
 
@@ -253,15 +268,12 @@ def _pipeline_sizes(shape: ModelShape, n_ranks: int, asked: AskedLayout) -> Sequ
 
 
 def unsplittable(shape: ModelShape, n_ranks: int) -> str | None:
-    """Why so many ranks of tensor parallelism cannot share the model, as `lab/parallel/tensor.py` has it."""
-    for name in ("n_heads", "n_kv_heads", "d_ff", "vocab_size"):
-        if (size := getattr(shape, name)) % n_ranks:
-            return (
-                f"expected {name} that {n_ranks} ranks of tensor parallelism can share, got {size}: take a "
-                "divisor of it"
-            )
-    if n_ranks > 1 and shape.positions == "alibi":
-        return "expected no ALiBi for tensor parallelism, got alibi: take fsdp"
+    """Why so many ranks of tensor parallelism cannot share the model."""
+    if n_ranks > 1:
+        try:
+            expect_splittable(shape, n_ranks)
+        except PeakwardError as refusal:
+            return str(refusal)
     return None
 
 
@@ -289,12 +301,7 @@ def _expect_possible(
         )
     if (reason := unsplittable(shape, tp)) is not None:
         raise PeakwardError(reason)
-    if pp > shape.n_layers:
-        raise PeakwardError(
-            f"expected at least a block for each of {pp} stages, got {shape.n_layers}: take fewer"
-        )
-    if asked.data is not None and asked.data not in STRATEGIES:
-        raise PeakwardError(f"expected one of {', '.join(STRATEGIES)}, got {asked.data}")
+    expect_stages(Layout(pp=pp), shape.n_layers)
     if asked.tp is not None:
         return ()
     left_out = (unsplittable(shape, 2**at) for at in range(links.gpus_per_node.bit_length()))

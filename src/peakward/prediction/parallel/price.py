@@ -29,9 +29,9 @@ DDP_BUCKET_BYTES, OVERLAPPED_BYTES = 100 * MIB, 32 * MIB
 
 
 HOST_CALL_S = 1.9e-3
-"""The host's time for one gathering or reduction of `fully_shard`: steps of `xl` on two H200s took 276 ms
-with 146 of them and 193 ms with 98, where arithmetic is 99 ms (results/2026-11-27-h200-parallel). Another
-host may need less."""
+"""The host's time for one gathering or reduction of `fully_shard`: between 1.4 and 1.9 ms, of which the upper
+end is taken. Steps of `xl` with 146 of them took 206 to 285 ms on one host with two H200s, with 98 of them
+193, where arithmetic is 99 ms (results/2026-11-27-h200-parallel). Another host may need less."""
 
 
 class Candidate(NamedTuple):

@@ -73,7 +73,7 @@ def compute_precision(precision: str, data: DataStrategy) -> str:
 
 
 class CostTable:
-    """`rank_costs` of a case on a device, each computed once."""
+    """The costs of a case's ranks on a device, each computed once."""
 
     def __init__(self, case: ModelCase, on: DeviceModel) -> None:
         self._case, self._on = case, on
@@ -82,7 +82,7 @@ class CostTable:
         self._known: dict[tuple[int, int, str], RankCosts] = {}
 
     def of(self, micro_batch_size: int, tp: int, data: DataStrategy) -> RankCosts:
-        """As `rank_costs`; passes have the precision of the strategy."""
+        """The costs of a micro-batch; passes have the precision of the strategy."""
         precision = compute_precision(self._case.configuration.precision, data)
         key = (micro_batch_size, tp, precision)
         if key not in self._known:

@@ -1,6 +1,6 @@
 """The memory of the rank of a layout that needs most, at the peak of its step.
 
-Held to what torch's allocator gave out on two H200s, to 1.5% (tests/accuracy/test_layouts_of_two_gpus.py).
+Held to what torch's allocator gave out on two H200s (tests/accuracy/test_layouts_of_two_gpus.py).
 """
 
 from collections.abc import Sequence
@@ -37,8 +37,9 @@ def _of_rank(
     n_blocks, has_last = sum(each.n_blocks for each in own), any(each.is_last for each in own)
     p, rest = sum(each.parameters(costs) for each in own), sum(each.rest(costs) for each in own)
     held, summed, moments, held_whole = item * p, item * p, 2 * item * p, 0
-    # Buckets are there all the time, and micro-batches add to what is there.
-    in_buckets = layout.dp > 1 and layout.data in ("ddp", "zero1")
+    # Micro-batches add to what is there. Of `xl` on two H200s ddp's buckets were there between steps, and
+    # zero1's were not (results/2026-11-27-h200-parallel).
+    in_buckets = layout.dp > 1 and layout.data == "ddp"
     has_gradients = in_buckets or layout.n_micro_batches > 1
     if layout.data in SHARDING:
         blocks = GATHERED_BLOCKS * costs.block_parameters + rest

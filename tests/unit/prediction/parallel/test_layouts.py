@@ -109,6 +109,10 @@ def test_heads_that_no_axis_splits_are_left_out_with_the_reason():
             {"micro_batch_size": 64},
             "expected a batch that a layout's micro-batches divide, got none",
         ),
+        (
+            {"tp": 2, "pp": 1, "data": "ddp"},
+            "expected fsdp, zero2 or overlapped beside tensor parallelism, got ddp",
+        ),
     ],
 )
 def test_wishes_that_cannot_be_are_refused(wished, line):
