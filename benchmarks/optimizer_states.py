@@ -234,8 +234,8 @@ def shape_of(given: argparse.Namespace) -> ModelShape:
     )
 
 
-def losses(given: argparse.Namespace) -> dict[str, Any]:
-    """Trains every kind with every seed, seed by seed."""
+def losses(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Trains every kind with every seed; what is known after each seed."""
     shape = shape_of(given)
     model = build(
         shape,
@@ -256,18 +256,20 @@ def losses(given: argparse.Namespace) -> dict[str, Any]:
             print(
                 f"{name}, seed {seed}: {run['curve'][-1]['held_out']:.4f} ({run['wall_s']:.1f} s)"
             )
-    return {
-        "model": shape.name,
-        "n_parameters": sum(each.numel() for each in model.parameters()),
-        "text": given.text,
-        "n_bytes_of_text": len(data[0]),
-        "steps": given.steps,
-        "batch": given.batch,
-        "length": given.length,
-        "lr": given.lr,
-        "runs": runs,
-        "judged": judged(runs),
-    }
+        if seed == 0:  # One seed has no spread.
+            continue
+        yield {
+            "model": shape.name,
+            "n_parameters": sum(each.numel() for each in model.parameters()),
+            "text": given.text,
+            "n_bytes_of_text": len(data[0]),
+            "steps": given.steps,
+            "batch": given.batch,
+            "length": given.length,
+            "lr": given.lr,
+            "runs": runs,
+            "judged": judged(runs),
+        }
 
 
 BYTES = {"torch fused": 28.0, "fp32": 28.0, "bf16": 20.0, "8bit": 16.0 + 4 / 256}
@@ -383,7 +385,8 @@ def main() -> None:
                 f"state a parameter, {'' if share is None else f'{share:.0%} of a copy'}"
             )
     if given.only != "times":
-        record["losses"] = losses(given)
+        for record["losses"] in losses(given):
+            given.out.write_text(json.dumps(record, indent=1))
         for key, each in record["losses"]["judged"].items():
             print(key, {name: value for name, value in each.items() if name != "differences"})
     given.out.write_text(json.dumps(record, indent=1))

@@ -1,5 +1,6 @@
 """Jobs of a test: ranks that find the functions beside the tests."""
 
+import sys
 from pathlib import Path
 
 import peakward
@@ -18,5 +19,5 @@ def run_ranks(target, arguments, *, n_ranks, device="cpu", timeout_s=60.0, patie
         device=device,
         timeout_s=timeout_s,
         patience_s=patience_s,
-        environ={"PYTHONPATH": f"{HERE}:{SOURCE}"},
+        environ={"PYTHONPATH": ":".join([str(HERE), str(SOURCE), *filter(None, sys.path)])},
     )
