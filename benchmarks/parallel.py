@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,14 +26,12 @@ from peakward.lab.measure import probe
 from peakward.lab.parallel.launch import RankError, launch
 from peakward.lab.parallel.measured import calibrate
 from peakward.models.presets import model
-from peakward.prediction.memory.peak import peak_memory
-from peakward.prediction.planning.forecast import forecast
+from peakward.prediction.parallel.layouts import layout_forecast
 from peakward.prediction.planning.site import site
 from peakward.records.case import Configuration, ModelCase, Precision, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.layout import Layout
 from peakward.records.parallel import Arm, ArmRun, ArmsRequest
-from peakward.records.plan import DeviceGroup
 from several.found import Foreseen, Item, Report, Solo, compared_of, lines, solos_of, write
 
 HERE = Path(__file__).parent
@@ -209,8 +207,11 @@ def _fsdp(options: Options) -> Iterator[Planned]:
         _arm("fsdp", Layout(dp=n, data="fsdp")),
         _arm("fsdp on one", Layout(data="fsdp")),
     )
+    if options.device == "cuda":
+        base += (_arm("fsdp, one graph", Layout(dp=n, data="fsdp", captured=True)),)
     more = (
         _arm("zero2", Layout(dp=n, data="zero2")),
+        _arm("zero2, one graph", Layout(dp=n, data="zero2", captured=True)),
         _arm("fsdp, fp32 sums", Layout(dp=n, data="fsdp"), reduces_in_fp32=True),
         _arm("fsdp, 2 at once", Layout(dp=n, data="fsdp", blocks_together=2)),
         _arm("fsdp, 4 at once", Layout(dp=n, data="fsdp", blocks_together=4)),
@@ -469,35 +470,27 @@ def _kind(options: Options) -> Any:
 def _foreseen(
     case: ModelCase, arms: tuple[Arm, ...], solos: tuple[Solo, ...]
 ) -> Iterator[Foreseen]:
-    """Time and memory as `plan` predicts them from the datasheet, where it knows the layout."""
+    """Time and memory as `plan --gpus` predicts them from the datasheet, where it knows the layout."""
     measured = {each.arm: each for each in solos}
     here = probe.environment(case.device)
     known = devices.match(here.device_name, here.device_memory_bytes)
     for arm in arms:
-        seen, layout = measured.get(arm.name), arm.layout
-        if seen is None or seen.step_s is None or layout.tp > 1 or layout.pp > 1:
+        seen = measured.get(arm.name)
+        if seen is None or seen.step_s is None or known is None:
             continue
-        if layout.data not in ("ddp", "fsdp", "overlapped"):
-            continue
-        kind: Literal["ddp", "fsdp"] = "fsdp" if layout.data == "fsdp" else "ddp"
-        group = DeviceGroup(n_gpus=layout.dp, parallel=kind) if layout.dp > 1 else None
-        # Gradients that are reduced where they lie are in no buckets beside.
-        held_by = None if layout.data == "overlapped" else group
         peaks = [each.peak_bytes for each in seen.uses if each.peak_bytes is not None]
-        try:
-            memory = peak_memory(case, held_by).peak.total_bytes
-            told = None if known is None else forecast(case, site(known, group=group)).step_s
-            reason = None if known else f"{here.device_name} is not catalogued"
-        except PeakwardError as error:
-            memory, told, reason = None, None, str(error)
-        yield Foreseen(
-            arm=arm.name,
-            step_s=told,
-            measured_step_s=seen.step_s,
-            peak_bytes=memory,
-            measured_peak_bytes=max(peaks, default=None),
-            reason=reason,
+        told = Foreseen(
+            arm=arm.name, measured_step_s=seen.step_s, measured_peak_bytes=max(peaks, default=None)
         )
+        try:
+            found = layout_forecast(
+                case, site(known), arm.layout, reduces_in_fp32=arm.reduces_in_fp32
+            )
+        except PeakwardError as error:
+            yield msgspec.structs.replace(told, reason=str(error))
+            continue
+        n_bytes = found.memory.total_bytes - found.memory.context_bytes
+        yield msgspec.structs.replace(told, step_s=found.step_s, peak_bytes=n_bytes)
 
 
 if __name__ == "__main__":

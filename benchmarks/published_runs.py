@@ -19,7 +19,7 @@ from peakward.hardware import devices
 from peakward.models.presets import MODELS
 from peakward.prediction.flops import step_flops
 from peakward.prediction.parallel.layouts import interconnect
-from peakward.prediction.parallel.price import Candidate, Priced, price
+from peakward.prediction.parallel.price import Candidate, HostSeconds, Priced, price
 from peakward.prediction.parallel.rank_costs import CostTable
 from peakward.prediction.time.device_model import device_model
 from peakward.records.case import Configuration, ModelCase, Workload
@@ -84,7 +84,7 @@ def _run(given: dict[str, Any], shape: ModelShape) -> Run:
         given["recomputed"],
         given.get("reduce_bytes", 2),
         given.get("reduces_each", False),
-        host_call_s=0.0,  # Nothing is known of their hosts.
+        host=HostSeconds(0.0, 0.0),  # Nothing is known of their hosts.
     )
     # All of them compute in 16 bits without autocast's casts, as our sharding strategies do.
     table = CostTable(case, device_model(None, device, host_is_known=False))

@@ -45,7 +45,7 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
     """A prediction beside what was measured; None where there is none, with the reason."""
 
     arm: str
-    step_s: Interval | None = None
+    step_s: float | None = None
     measured_step_s: float | None = None
     peak_bytes: int | None = None
     measured_peak_bytes: int | None = None
@@ -212,8 +212,8 @@ def _sent(use: RankUse) -> str:
 def _foreseen_line(seen: Foreseen) -> str:
     text = f"predicted {seen.arm}:"
     if seen.step_s is not None and seen.measured_step_s is not None:
-        error = seen.step_s.estimate / seen.measured_step_s - 1
-        text += f" step {seen.step_s.estimate * 1e3:.2f} ms ({error:+.1%})"
+        error = seen.step_s / seen.measured_step_s - 1
+        text += f" step {seen.step_s * 1e3:.2f} ms ({error:+.1%})"
     if seen.peak_bytes is not None and seen.measured_peak_bytes is not None:
         error = seen.peak_bytes / seen.measured_peak_bytes - 1
         text += f" peak {seen.peak_bytes / GIB:.2f} GiB ({error:+.1%})"

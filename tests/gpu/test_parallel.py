@@ -66,6 +66,20 @@ def test_what_is_called_overlapped_is_and_what_is_not_is_not():
     assert max(shares["per-parameter"]) < 0.1
 
 
+@pytest.mark.parametrize("data", ["zero2", "fsdp"])
+def test_a_step_as_one_graph_goes_the_same_way(data):
+    """Losses of eight steps; memory and bytes as without the graph."""
+    plain, graph = (
+        measure(layout_case(Layout(dp=2, data=data, captured=each)), Protocol(min_steps=4), 120.0)
+        for each in (False, True)
+    )
+    assert graph.loss == pytest.approx(plain.loss, rel=5e-3)
+    for one, other in zip(plain.ranks.ranks, graph.ranks.ranks, strict=True):
+        assert other.sent == one.sent
+        assert other.held_bytes == one.held_bytes
+        assert other.peak_bytes == pytest.approx(one.peak_bytes, rel=0.05)
+
+
 def test_a_loss_that_is_not_a_number_is_named_over_nccl():
     case = layout_case(Layout(dp=2)).of_one_rank
     request = ArmsRequest(case=case, arms=(Arm(name="ddp", layout=Layout(dp=2), compiled=False),))

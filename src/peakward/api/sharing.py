@@ -164,7 +164,7 @@ def _points(
     case: ModelCase, n_ranks: int, protocol: Protocol, screened: Readings | None = None
 ) -> tuple[Shared, ...]:
     """One rank's step and all candidates; of those screened the fastest alone."""
-    tried = layouts.candidates(n_ranks, case.workload.batch_size, case.model.n_layers)
+    tried = layouts.candidates(n_ranks, case.workload.batch_size, case.device)
     if screened is not None:
         tried = _finalists(case, tried, screened)
     return tuple(layouts.points_of(case, tried, protocol))

@@ -80,6 +80,8 @@ def layout(of: Layout) -> str:
         words.append("gathered as a whole")
     if of.blocks_together > 1:
         words.append(f"{of.blocks_together} blocks gathered at once")
+    if of.captured:
+        words.append("as one CUDA graph")
     if of.pp > 1:
         words.append(f"{of.schedule}, {of.n_micro_batches} micro-batches")
     if of.stages_per_rank > 1:

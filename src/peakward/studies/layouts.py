@@ -4,19 +4,20 @@ Shared by the study `parallel` and by `peakward run --gpus`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from math import sqrt
 from typing import Any
 
 from peakward.hardware import devices
-from peakward.prediction.memory.peak import peak_memory
-from peakward.prediction.planning.forecast import forecast
+from peakward.prediction.parallel.layouts import layout_forecast
 from peakward.prediction.planning.site import site
-from peakward.records.case import LayoutCase, ModelCase
+from peakward.records.case import DeviceType, LayoutCase, ModelCase
+from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
-from peakward.records.layout import Layout, expect_shared
+from peakward.records.layout import SHARDING, Layout, expect_shared
+from peakward.records.layouts import LayoutForecast, RankMemory
 from peakward.records.measurement import Environment, Interval, Protocol
 from peakward.records.parallel import RankUse
-from peakward.records.plan import DeviceGroup, Parallel
 from peakward.records.study import Conclusion, Table
 from peakward.report.cases import layout as named
 from peakward.studies import values
@@ -24,12 +25,8 @@ from peakward.studies.claims import Sentence, compared, fastest
 from peakward.studies.engine import Point, Row, View
 from peakward.studies.values import REASON, STATUS, TIME, Value, label, spread, table, text
 
-DEEP = 16
-"""Blocks from which on a quarter of the gatherings is still enough to hide them."""
 Shared = Point[LayoutCase]
 ShRow = Row[Shared]
-PREDICTED: dict[str, Parallel] = {"ddp": "ddp", "overlapped": "ddp", "fsdp": "fsdp"}
-"""The strategies that predictions know, by their word for them."""
 
 
 def points_of(
@@ -64,9 +61,9 @@ def _shared(case: ModelCase, layout: Layout) -> LayoutCase:
     )
 
 
-def candidates(n: int, batch_size: int, n_layers: int) -> tuple[Layout, ...]:
-    """The layouts that a search over `n` ranks tries: each strategy of torch's engine alone, and products of
-    two where there are four ranks and more. The blocks of a deep model are also gathered four at once."""
+def candidates(n: int, batch_size: int, device: DeviceType) -> tuple[Layout, ...]:
+    """The layouts that a search over `n` ranks tries: each strategy of torch's engine alone, on GPUs those of
+    `fully_shard` also as one CUDA graph, and products of two where there are four ranks and more."""
     micro = 2 * n if batch_size % 2 == 0 else n
     found = [
         Layout(dp=n),
@@ -74,7 +71,11 @@ def candidates(n: int, batch_size: int, n_layers: int) -> tuple[Layout, ...]:
         Layout(dp=n, data="zero1"),
         Layout(dp=n, data="zero2"),
         Layout(dp=n, data="fsdp"),
-        *([Layout(dp=n, data="fsdp", blocks_together=4)] if n_layers >= DEEP else []),
+        *(
+            [Layout(dp=n, data=each, captured=True) for each in SHARDING]
+            if device == "cuda"
+            else []
+        ),
         Layout(tp=n),
         Layout(pp=n, n_micro_batches=micro),
     ]
@@ -166,35 +167,18 @@ def bubble(row: ShRow) -> float | None:
     return idle / (own.stages_per_rank * own.n_micro_batches + idle)
 
 
-def _group(own: Layout) -> DeviceGroup | None:
-    return DeviceGroup(n_gpus=own.dp, parallel=PREDICTED[own.data]) if own.dp > 1 else None
-
-
-def _is_predicted(row: ShRow) -> bool:
-    own = layout(row)
-    plain = own.tp == own.pp == own.n_micro_batches == 1 and own.bucket_mb is None
-    return row.point.case.device == "cuda" and plain and own.data in PREDICTED
-
-
-def predicted_s(row: ShRow, environment: Environment) -> Interval | None:
+def predicted(row: ShRow, environment: Environment) -> LayoutForecast | None:
     """The step by the datasheet; None where no prediction covers it."""
     known = devices.match(environment.device_name, environment.device_memory_bytes)
-    if known is None or not _is_predicted(row):
+    if known is None or row.point.case.device != "cuda":
         return None
-    try:
-        return forecast(row.point.case.of_one_rank, site(known, group=_group(layout(row)))).step_s
-    except PeakwardError:
-        return None
+    return _predicted(row.point.case, known)
 
 
-def predicted_peak(row: ShRow) -> int | None:
-    """The peak of a rank's allocated memory; None where no prediction covers it."""
-    if not _is_predicted(row):
-        return None
+@cache
+def _predicted(case: LayoutCase, device: Device) -> LayoutForecast | None:
     try:
-        # Gradients that are reduced where they lie are in no buckets beside.
-        group = None if layout(row).data == "overlapped" else _group(layout(row))
-        return peak_memory(row.point.case.of_one_rank, group).peak.total_bytes
+        return layout_forecast(case.of_one_rank, site(device), case.layout)
     except PeakwardError:
         return None
 
@@ -308,14 +292,13 @@ BUBBLE = Value("bubble of the schedule", "share", bubble)
 def tables() -> tuple[Callable[[View[Any]], Iterable[Table]], ...]:
     """Times, memory and communication of all rows."""
 
-    def predicted(view: View[Shared]) -> Iterable[tuple[ShRow, Environment]]:
-        pairs = ((row, view.setting.environment) for row in view.rows)
-        return [pair for pair in pairs if predicted_s(*pair) is not None]
+    def covered(view: View[Shared]) -> Iterable[tuple[ShRow, LayoutForecast]]:
+        pairs = ((row, predicted(row, view.setting.environment)) for row in view.rows)
+        return [(row, said) for row, said in pairs if said is not None]
 
-    def error(pair: tuple[ShRow, Environment]) -> float | None:
-        said = predicted_s(*pair)
+    def error(pair: tuple[ShRow, LayoutForecast]) -> float | None:
         done = pair[0].median_s
-        return None if said is None or done is None else said.estimate / done - 1
+        return None if done is None else pair[1].step_s / done - 1
 
     return (
         table(
@@ -326,7 +309,7 @@ def tables() -> tuple[Callable[[View[Any]], Iterable[Table]], ...]:
         ),
         table(
             "Memory of the rank that has most",
-            (RANKS, STRATEGY, *HELD, *MEMORY, Value("predicted peak", "bytes", predicted_peak)),
+            (RANKS, STRATEGY, *HELD, *MEMORY),
             lambda view: [row for row in view.rows if uses(row)],
             note="Parameters, gradients and optimiser state are counted between steps; the rest is what "
             "torch's allocator gave out, on a GPU.",
@@ -342,13 +325,20 @@ def tables() -> tuple[Callable[[View[Any]], Iterable[Table]], ...]:
             "Predicted beside measured",
             (
                 *values.of_row(RANKS, STRATEGY),
-                spread("predicted", lambda pair: predicted_s(*pair)),
+                Value("predicted", "s", lambda pair: pair[1].step_s),
                 *values.of_row(TIME),
                 Value("error", "share", error),
+                Value("predicted peak", "bytes", lambda pair: _allocated_bytes(pair[1].memory)),
+                *values.of_row(largest("peak_bytes")),
             ),
-            predicted,
+            covered,
         ),
     )
+
+
+def _allocated_bytes(memory: RankMemory) -> int:
+    """The bytes that torch's allocator gives out: all but the CUDA context."""
+    return memory.total_bytes - memory.context_bytes
 
 
 def notes(view: View[Shared]) -> Iterator[str]:

@@ -54,6 +54,9 @@ def tried(setting: Setting, n: int) -> Iterator[Layout]:
     yield from (Layout(dp=n, bucket_mb=mb) for mb in BUCKETS_MB[name])
     yield Layout(dp=n, data="fsdp")
     if name != "small":
+        if setting.device == "cuda":
+            yield Layout(dp=n, data="zero2", captured=True)
+            yield Layout(dp=n, data="fsdp", captured=True)
         yield Layout(dp=n, data="fsdp", wrap="whole")
         yield Layout(tp=n)
         yield Layout(pp=n, n_micro_batches=micro, schedule="gpipe")

@@ -244,7 +244,8 @@ class CapturedStep:
                 self._rehearse(inputs)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Other threads may go on: NCCL's watchdog asks for events, a loader pins memory.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             output = self._run(inputs)
         self._pool = graph.pool()
         return graph, inputs, output

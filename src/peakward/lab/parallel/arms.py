@@ -33,6 +33,7 @@ from peakward.lab.parallel.step import (
     Batch,
     NotFiniteError,
     ParallelStep,
+    captured,
     decoder_loss,
     expect_finite,
 )
@@ -159,6 +160,8 @@ class _Bench:
         on_gpu = self._rank.device.type == "cuda"
         clock = clock_for("cuda" if on_gpu else "cpu")
         clock.reserve(n_steps + 1)
+        if arm.layout.captured:  # A replay allocates nothing: its memory was taken for the capture.
+            torch.cuda.reset_peak_memory_stats()
         for at in range(n_warmup):
             loss = step()
             if loss is not None:
@@ -166,6 +169,7 @@ class _Bench:
         with collector_paused():
             if on_gpu:
                 torch.cuda.synchronize()
+            if on_gpu and not arm.layout.captured:
                 torch.cuda.reset_peak_memory_stats()
             clock.mark(0)
             for at in range(n_steps):
@@ -201,8 +205,9 @@ class _Bench:
         step = self._steps.get(arm.name)
         if step is None or arm.layout.n_ranks == 1:
             return
+        launched = partial(self._held[arm.name].step, self._batch(arm.layout))  # No replay is seen.
         at = next(at for at, each in enumerate(self.runs) if each.arm == arm.name and each.is_solo)
-        use = msgspec.structs.replace(self.runs[at].use, sent=traffic.sent_by(step))
+        use = msgspec.structs.replace(self.runs[at].use, sent=traffic.sent_by(launched))
         if self._rank.device.type == "cuda":
             whole_s, exposed_s = traffic.hidden_by(step)
             use = msgspec.structs.replace(use, communication_s=whole_s, exposed_s=exposed_s)
@@ -226,7 +231,10 @@ class _Bench:
 
     def _built(self, arm: Arm) -> Callable[[], Tensor | None]:
         case, layout = self._request.case, arm.layout
-        mesh = self._alone if layout.n_ranks == 1 else self._mesh(layout)
+        if layout.captured and self._rank.device.type != "cuda":
+            raise PeakwardError(
+                "expected GPUs for a step as one CUDA graph, got a CPU: leave the graph"
+            )
         setting = case.configuration.precision
         sharded = layout.data in SHARDING
         types: dict[str, Any] = {}
@@ -234,24 +242,31 @@ class _Bench:
             types["compute_dtype"] = precision.AUTOCAST[setting]
         if sharded and arm.reduces_in_fp32:
             types["reduce_dtype"] = torch.float32
-        make = partial(_optimizer, fused=case.configuration.optimizer == "adamw-fused")
+        fused = case.configuration.optimizer == "adamw-fused"
+        make = partial(_optimizer, fused=fused, capturable=layout.captured)
         model = built_model(case, self._rank.device)
         self.n_parameters = sum(each.numel() for each in model.parameters())
         step = ParallelStep(
             model,
             layout,
-            mesh,
+            self._mesh(layout),
             optimizer=make,
             loss=decoder_loss if sharded else partial(_autocast_loss, case),
             compiled=arm.compiled,
             **types,
         )
         self._held[arm.name] = step
-        batch = batch_of(case, layout, mesh["dp"].get_local_rank(), self._rank.device)
         delay = arm.delay_s if self._rank.number == arm.delayed_rank else 0.0
-        return partial(_step, step, batch, delay)
+        called = captured(step) if layout.captured else step.step
+        return partial(_step, called, self._batch(layout), delay)
+
+    def _batch(self, layout: Layout) -> Batch:
+        dp_rank = self._mesh(layout)["dp"].get_local_rank()
+        return batch_of(self._request.case, layout, dp_rank, self._rank.device)
 
     def _mesh(self, layout: Layout) -> DeviceMesh:
+        if layout.n_ranks == 1:
+            return self._alone
         key = (layout.pp, layout.dp, layout.tp)
         if key not in self._meshes:
             self._meshes[key] = ranks.mesh(layout, self._rank)
@@ -330,21 +345,21 @@ def _autocast_loss(case: ModelCase, model: nn.Module, batch: Batch) -> Tensor:
         return decoder_loss(model, batch)
 
 
-def _optimizer(parameters: Any, *, fused: bool, **options: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=1e-4, fused=fused, **options)
+def _optimizer(parameters: Any, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-4, **options)
 
 
-def _step(step: ParallelStep, batch: Batch, delay_s: float) -> Tensor | None:
+def _step(step: Callable[[Batch], Tensor | None], batch: Batch, delay_s: float) -> Tensor | None:
     if delay_s:
-        _busy(step, delay_s)
-    return step.step(batch)
+        _busy(batch[0].device, delay_s)
+    return step(batch)
 
 
-def _busy(step: ParallelStep, delay_s: float) -> None:
+def _busy(device: torch.device, delay_s: float) -> None:
     """Keeps this rank's device, or its processor, from its step for a while."""
     import time
 
-    if next(iter(step.parameters().values())).device.type == "cuda":
+    if device.type == "cuda":
         torch.cuda._sleep(int(delay_s * 1.5e9))  # Cycles of a clock of about 1.5 GHz.
     else:
         time.sleep(delay_s)

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from peakward.prediction.floor import compute_type, peak_flops_per_s
 from peakward.prediction.flops import step_flops
 from peakward.prediction.parallel.price import Candidate, price
-from peakward.prediction.parallel.rank_costs import CostTable, expect_known
+from peakward.prediction.parallel.rank_costs import CostTable, RankCosts, expect_known
 from peakward.prediction.parallel.rank_memory import memory
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.planning.site import Site
@@ -13,6 +15,7 @@ from peakward.records.case import ModelCase
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.records.layout import (
+    SHARDING,
     DataStrategy,
     Layout,
     Schedule,
@@ -36,6 +39,8 @@ STAGES_PER_RANK = (1, 2, 4)
 MOST_STAGES = 16
 """Ranks of a pipeline; more only where that is asked for."""
 REDUCE_BYTES: dict[ReduceType, int] = {"bf16": 2, "fp32": 4}
+GAINS = 0.97
+"""A step as one CUDA graph is a layout of its own where it takes less than this share of the other's time."""
 N_SHOWN = 100
 """Layouts that a plan holds. All that fit are timed."""
 
@@ -121,29 +126,12 @@ def layout_plan(
         except PeakwardError as refusal:
             unknown.setdefault(str(refusal))
             continue
-        needed = memory(case, given, costs)
-        if needed.total_bytes > limit:
-            too_large.append(needed.total_bytes)
+        needed = memory(case, given, costs).total_bytes
+        if needed > limit:
+            too_large.append(needed)
             continue
-        priced = price(case, given, costs, links)
-        found.append(
-            LayoutForecast(
-                layout=given.layout,
-                micro_batch_size=given.micro_batch_size,
-                checkpointing="every-block" if given.recomputed else "none",
-                step_s=priced.step_s,
-                tokens_per_s=n_gpus * case.workload.tokens_per_step / priced.step_s,
-                mfu=_mfu(case, on.device, priced.step_s),
-                compute_s=priced.compute_s,
-                data_s=priced.data_s,
-                tensor_s=priced.tensor_s,
-                pipeline_s=priced.pipeline_s,
-                update_s=priced.update_s,
-                bound=priced.bound,
-                traffic=priced.traffic,
-                memory=needed,
-            )
-        )
+        ways = [_forecast(case, on.device, each, costs, links) for each in _captures(given)]
+        found += [each for each in ways if each is ways[0] or each.step_s < GAINS * ways[0].step_s]
     if not found and not too_large:
         for reason in (*unknown, *refusals):
             raise PeakwardError(reason)
@@ -169,6 +157,65 @@ def layout_plan(
         refused=(*refused, *unknown),
         notes=notes,
     )
+
+
+def layout_forecast(
+    case: ModelCase,
+    on: Site,
+    layout: Layout,
+    *,
+    network: Network | None = None,
+    reduces_in_fp32: bool = False,
+) -> LayoutForecast:
+    """One layout of the case, whose batch is that of one GPU.
+
+    Raises:
+        PeakwardError: a case, a device or a layout that cannot be priced.
+    """
+    expect_known(case)
+    if on.model is None:
+        raise PeakwardError(on.why_no_model)
+    if layout.data not in STRATEGIES or layout.wrap == "whole":
+        raise PeakwardError(
+            f"expected a strategy of {', '.join(STRATEGIES)} by blocks to predict, got {layout.name}"
+        )
+    size = case.workload.batch_size * layout.tp * layout.pp // layout.n_micro_batches
+    again = 1.0 if case.configuration.checkpointing == "every-block" else 0.0
+    given = Candidate(layout, size, again, REDUCE_BYTES["fp32" if reduces_in_fp32 else "bf16"])
+    costs = CostTable(case, on.model).of(size, layout.tp, layout.data)
+    links = interconnect(on.device, layout.n_ranks, network or Network())
+    return _forecast(case, on.device, given, costs, links)
+
+
+def _forecast(
+    case: ModelCase, device: Device, given: Candidate, costs: RankCosts, links: Interconnect
+) -> LayoutForecast:
+    priced = price(case, given, costs, links)
+    n_tokens = given.layout.n_ranks * case.workload.tokens_per_step
+    return LayoutForecast(
+        layout=given.layout,
+        micro_batch_size=given.micro_batch_size,
+        checkpointing="every-block" if given.recomputed else "none",
+        step_s=priced.step_s,
+        tokens_per_s=n_tokens / priced.step_s,
+        mfu=_mfu(case, device, priced.step_s),
+        compute_s=priced.compute_s,
+        data_s=priced.data_s,
+        tensor_s=priced.tensor_s,
+        pipeline_s=priced.pipeline_s,
+        update_s=priced.update_s,
+        bound=priced.bound,
+        traffic=priced.traffic,
+        memory=memory(case, given, costs),
+    )
+
+
+def _captures(given: Candidate) -> Iterator[Candidate]:
+    """The candidate, and its step as one CUDA graph where the engine can capture it."""
+    layout = given.layout
+    yield given
+    if layout.data in SHARDING and layout.tp == layout.pp == 1:
+        yield given._replace(layout=msgspec.structs.replace(layout, captured=True))
 
 
 def _mfu(case: ModelCase, device: Device, step_s: float) -> float | None:

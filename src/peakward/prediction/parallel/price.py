@@ -8,6 +8,7 @@ pipeline sharded gradients are reduced after the last backward pass, with nothin
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import ceil
 from typing import NamedTuple
 
 from peakward.prediction.parallel.collectives import LOST_BESIDE, Group, Transfer, collective, group
@@ -28,10 +29,19 @@ DDP_BUCKET_BYTES, OVERLAPPED_BYTES = 100 * MIB, 32 * MIB
 """The choices of `lab/parallel/data.py`, where a layout states none."""
 
 
-HOST_CALL_S = 1.9e-3
-"""The host's time for one gathering or reduction of `fully_shard`: between 1.4 and 1.9 ms, of which the upper
-end is taken. Steps of `xl` with 146 of them took 206 to 285 ms on one host with two H200s, with 98 of them
-193, where arithmetic is 99 ms (results/2026-11-27-h200-parallel). Another host may need less."""
+class HostSeconds(NamedTuple):
+    """The host's time for a step of `fully_shard`, in calls of Python. A captured step has none of it."""
+
+    block_s: float
+    """For a block, forward and back."""
+    call_s: float
+    """For each gathering and reduction."""
+
+
+HOST = HostSeconds(3.0e-3, 0.8e-3)
+"""Measured on `xl` in compiled blocks on a host with two H200s: 280, 209 and 182 ms with each, two and four
+blocks gathered at once, where arithmetic takes 99 (results/2026-11-27-h200-parallel-2). The first of them
+took 206 to 308 ms in several runs; another host may need less."""
 
 
 class Candidate(NamedTuple):
@@ -46,7 +56,7 @@ class Candidate(NamedTuple):
     reduces_each: bool = False
     """Whether shards are reduced after every micro-batch. Our engine reduces once, and holds gradients
     whole."""
-    host_call_s: float = HOST_CALL_S
+    host: HostSeconds = HOST
 
 
 class Priced(NamedTuple):
@@ -251,7 +261,15 @@ def price(case: ModelCase, given: Candidate, costs: RankCosts, links: Interconne
         data_s += whole.time_s
     _add_tensor(sent, step, slowest)
     _add_data(sent, step, slowest)
-    return Priced(compute_s, data_s, tensor_s, waited_s, update_s, sent.traffic())
+    traffic = sent.traffic()
+    if layout.data in SHARDING:
+        data_s += _copies_s(step, parameters)
+    if layout.data in SHARDING and not layout.captured:
+        n_blocks = m * sum(each.n_blocks for each in slowest)
+        n_calls = sum(each.n_calls for each in traffic if each.axis == "dp")
+        host_s = n_blocks * given.host.block_s + n_calls * given.host.call_s
+        data_s += max(0.0, host_s - (compute_s + data_s + tensor_s + waited_s))
+    return Priced(compute_s, data_s, tensor_s, waited_s, update_s, traffic)
 
 
 def _passes(step: _Step, stage: Stage) -> _Passes:
@@ -277,14 +295,13 @@ def _passes(step: _Step, stage: Stage) -> _Passes:
     forward_s = block.forward_s + 2 * sum_s
     backward_s = block.backward_s + again * block.forward_s + 2 * (1 + again) * sum_s
     gather_s, rest_gather_s, reduce_s, rest_reduce_s = _collectives_s(step, stage)
-    host_s = given.host_call_s if layout.data in SHARDING else 0.0
-    into = Work(costs.embedding.forward_s if stage.is_first else 0.0, rest_gather_s, host_s=host_s)
-    ahead = [into, *[Work(forward_s, gather_s, host_s=host_s)] * stage.n_blocks]
+    into = Work(costs.embedding.forward_s if stage.is_first else 0.0, rest_gather_s)
+    ahead = [into, *[Work(forward_s, gather_s)] * stage.n_blocks]
     ahead.append(Work(costs.readout.forward_s + logits_s if stage.is_last else 0.0))
     gathers_again = gather_s if layout.data == "fsdp" else 0.0
-    out = Work(costs.readout.backward_s + sum_s if stage.is_last else 0.0, host_s=host_s)
-    back = [out, *[Work(backward_s, gathers_again, host_s=host_s)] * stage.n_blocks]
-    back.append(Work(costs.embedding.backward_s if stage.is_first else 0.0, host_s=host_s))
+    out = Work(costs.readout.backward_s + sum_s if stage.is_last else 0.0)
+    back = [out, *[Work(backward_s, gathers_again)] * stage.n_blocks]
+    back.append(Work(costs.embedding.backward_s if stage.is_first else 0.0))
     ahead_s = data_pass(ahead, LOST_BESIDE, is_backward=False)[1]
     back_s = data_pass(back, LOST_BESIDE, is_backward=True)[1]
     if layout.pp > 1 and layout.data in SHARDING:
@@ -329,6 +346,26 @@ def _add_tensor(sent: _Sent, step: _Step, own: Sequence[Stage]) -> None:
     sent.add("tp", "all-gather", m * n_last, over.over_tp("all-gather", step.logits_bytes))
 
 
+def _turns(layout: Layout, reduces_each: bool) -> tuple[int, int]:
+    """How often `fully_shard` gathers a block's parameters in a step, and reduces its gradients."""
+    m, resharded = layout.n_micro_batches, layout.data == "fsdp"
+    sums = m if reduces_each else 1
+    if layout.pp > 1:
+        return (m + 1 if resharded else 1), sums
+    return (2 * m if resharded else m), sums
+
+
+def _copies_s(step: _Step, parameters: int) -> float:
+    """Copies of `fully_shard` beside the collectives: a rank's shard is cast into its place of what is
+    gathered, and what came is copied to where the parameters lie; gradients are copied into the order of the
+    ranks, and what came is cast to the type of the shard. One rank alone sends its gradients to itself."""
+    gathers, sums = _turns(step.layout, step.given.reduces_each)
+    shard, dp, added = step.item_bytes, step.layout.dp, step.given.reduce_bytes
+    gathered = (shard + COMPUTE_BYTES) / dp + 2 * COMPUTE_BYTES
+    reduced = COMPUTE_BYTES + added + (added + shard) / dp + (2 * added if dp == 1 else 0)
+    return step.costs.moved_s * parameters * (gathers * gathered + sums * reduced)
+
+
 def _add_data(sent: _Sent, step: _Step, own: Sequence[Stage]) -> None:
     layout, block = step.layout, step.costs.block_parameters
     n_blocks, rest = sum(each.n_blocks for each in own), sum(each.rest(step.costs) for each in own)
@@ -337,12 +374,11 @@ def _add_data(sent: _Sent, step: _Step, own: Sequence[Stage]) -> None:
         n_calls = max(1, round(n_bytes / max(_bucket_bytes(layout), 1.0)))
         sent.add("dp", "all-reduce", n_calls, step.over.over_dp("all-reduce", n_bytes / n_calls))
         return
-    m, is_piped = layout.n_micro_batches, layout.pp > 1
-    gathers = m if layout.data == "zero2" else 2 * m
-    if is_piped:
-        gathers = 1 if layout.data == "zero2" else m + 1
-    sent.add("dp", "all-gather", n_blocks * gathers, step.gather(block))
-    sent.add("dp", "all-gather", 1 if is_piped else m, step.gather(rest))
-    n_sums = m if step.given.reduces_each else 1
-    sent.add("dp", "reduce-scatter", n_sums * n_blocks, step.reduce(block))
-    sent.add("dp", "reduce-scatter", n_sums, step.reduce(rest))
+    gathers, sums = _turns(layout, step.given.reduces_each)
+    n_rest = 1 if layout.pp > 1 else layout.n_micro_batches
+    together = min(layout.blocks_together, n_blocks)
+    n_groups, group = ceil(n_blocks / together), together * block
+    sent.add("dp", "all-gather", n_groups * gathers, step.gather(group))
+    sent.add("dp", "all-gather", n_rest, step.gather(rest))
+    sent.add("dp", "reduce-scatter", sums * n_groups, step.reduce(group))
+    sent.add("dp", "reduce-scatter", sums, step.reduce(rest))

@@ -35,6 +35,9 @@ PASSING = frozenset(("activations", "logits", "weight_casts", "temporaries", "in
 """Categories that a micro-batch has, and that a rank has not between steps."""
 
 
+MANY_BYTES = 10**9
+
+
 class Seconds(NamedTuple):
     """The two passes of one micro-batch."""
 
@@ -65,6 +68,8 @@ class RankCosts(NamedTuple):
     """Inputs, workspaces and temporaries of a model of one block at its peak, without logits."""
     update_s: float
     """Updating one parameter, where the device limits the update."""
+    moved_s: float
+    """Reading or writing a byte, of many."""
 
 
 def compute_precision(precision: str, data: DataStrategy) -> str:
@@ -209,6 +214,7 @@ def _rank_costs(
         casts_bytes=held.casts,
         other_bytes=held.other.of(micro_batch_size),
         update_s=update_s,
+        moved_s=on.traffic.time_s(MANY_BYTES) / MANY_BYTES,
     )
 
 

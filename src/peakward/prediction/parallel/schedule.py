@@ -20,8 +20,6 @@ class Work(NamedTuple):
     """Gathering its parameters, before it computes. It begins when the work before it does."""
     reduce_s: float = 0.0
     """Reducing its gradients, which begins once it has been computed."""
-    host_s: float = 0.0
-    """The least between two of these collectives, because the host must ask for each."""
 
 
 def data_pass(works: Sequence[Work], lost: float, *, is_backward: bool) -> tuple[float, float]:
@@ -34,22 +32,18 @@ def data_pass(works: Sequence[Work], lost: float, *, is_backward: bool) -> tuple
         lost: the share of a collective's time that the arithmetic beside it loses.
     """
     done_s = busy_s = reduced_s = 0.0
-    sent_s = gathered_s = _queued_s(works[0].gather_s, works[0].host_s)
+    sent_s = gathered_s = works[0].gather_s
     for at, work in enumerate(works):
         start_s = max(done_s, gathered_s)
         gather_s = works[at + 1].gather_s if at + 1 < len(works) else 0.0
         if gather_s:
-            sent_s = gathered_s = max(sent_s, start_s) + _queued_s(gather_s, work.host_s)
+            sent_s = gathered_s = max(sent_s, start_s) + gather_s
         done_s = start_s + work.compute_s + lost * min(work.compute_s, gather_s + reduced_s)
         busy_s, reduced_s = busy_s + work.compute_s, work.reduce_s
         if work.reduce_s:
-            sent_s = max(sent_s, done_s) + _queued_s(work.reduce_s, work.host_s)
+            sent_s = max(sent_s, done_s) + work.reduce_s
     end_s = max(done_s, sent_s) if is_backward else done_s
     return end_s, end_s - busy_s
-
-
-def _queued_s(time_s: float, host_s: float) -> float:
-    return max(time_s, host_s) if time_s else 0.0
 
 
 def buckets(works: Sequence[Work], n_bytes: Sequence[int], bucket_bytes: float) -> list[Work]:

@@ -27,6 +27,7 @@ def runs():
         arms=(
             Arm(name="plain", layout=Layout(), compiled=False),
             Arm(name="ddp", layout=Layout(dp=2), compiled=False),
+            Arm(name="graph", layout=Layout(dp=2, data="zero2", captured=True), compiled=False),
             Arm(name="impossible", layout=Layout(tp=2, n_micro_batches=3), compiled=False),
         ),
         turns=(("plain", "ddp"), ("plain", "impossible")),
@@ -56,6 +57,12 @@ def test_an_arm_that_fails_says_why_and_is_left_out_of_turns(runs):
         assert "3 micro-batches" in failed.failed
 
 
+def test_a_step_as_one_graph_is_refused_without_gpus(runs):
+    for rank in runs:
+        (failed,) = [each for each in rank if each.arm == "graph"]
+        assert failed.failed.startswith("expected GPUs for a step as one CUDA graph, got a CPU")
+
+
 def test_collectives_of_two_ranks_have_times_and_a_fit():
     found = calibrate(2, "cpu", sizes_mb=(0.01, 0.1))
     assert {each.collective for each in found.times} == {
@@ -77,6 +84,8 @@ def test_collectives_of_two_ranks_have_times_and_a_fit():
         (Layout(dp=4, pp=2, data="flat", n_micro_batches=2), "expected ddp, zero1, zero2 or fsdp"),
         (Layout(dp=4, pp=2), "expected at least 2 micro-batches"),
         (Layout(dp=8, stages_per_rank=2), "expected one stage a rank with the schedule 1f1b"),
+        (Layout(dp=8, captured=True), "expected zero2 or fsdp alone for a step as one CUDA graph"),
+        (Layout(dp=4, tp=2, data="fsdp", captured=True), "got fsdp 4 × tp 2: leave the graph"),
         (Layout(dp=0), "expected sizes of at least 1"),
     ],
 )

@@ -6,7 +6,11 @@ import pytest
 from peakward.hardware.devices import device
 from peakward.models.presets import model
 from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
-from peakward.prediction.parallel.price import Candidate, price
+from peakward.prediction.parallel.price import (
+    Candidate,
+    HostSeconds,
+    price,
+)
 from peakward.prediction.parallel.rank_costs import CostTable
 from peakward.prediction.parallel.rank_memory import memory
 from peakward.prediction.parameters import n_parameters
@@ -88,6 +92,36 @@ def test_fsdp_gathers_twice_and_reduces_once_in_16_bits():
     assert sent(found, "dp", "reduce-scatter") == pytest.approx(once)
     rest = 7 / 8 * 2 * (2 * 128_256 * 4096 + 4096)  # Stays whole between the passes.
     assert sent(found, "dp", "all-gather") == pytest.approx(2 * once - rest)
+
+
+def test_the_host_of_fully_shard_is_a_block_s_and_a_call_s_and_a_graph_has_none():
+    asked = case(n_layers=6)
+    slow = HostSeconds(1.0, 0.1)
+    ways = [
+        Layout(dp=8, data="fsdp"),
+        Layout(dp=8, data="fsdp", blocks_together=3),
+        Layout(dp=8, data="fsdp", captured=True),
+    ]
+    each, together, graph = (priced(asked, way, host=slow)[0] for way in ways)
+    # Blocks are gathered twice and reduced once, the rest is gathered and reduced once.
+    assert each.step_s - each.update_s == pytest.approx(6 + 0.1 * (3 * 6 + 2))
+    assert together.step_s - together.update_s == pytest.approx(6 + 0.1 * (3 * 2 + 2))
+    assert graph.step_s == priced(asked, ways[0], host=HostSeconds(0.0, 0.0))[0].step_s < 1
+
+
+@pytest.mark.parametrize(
+    ("data", "dp", "n_bytes"), [("fsdp", 2, 21), ("zero2", 2, 14), ("fsdp", 1, 34)]
+)
+def test_what_fully_shard_copies_beside_its_collectives(data, dp, n_bytes):
+    """Bytes a parameter in bf16-mixed: (4 + 2)/dp + 4 for a gathering, 4 + (2 + 4)/dp for the reduction; one
+    rank alone sends itself 4 more."""
+    asked, layout = case(n_layers=6), Layout(dp=dp, data=data, captured=True)
+    given = Candidate(layout, 1, 0.0)
+    costs = CostTable(asked, H100).of(1, 1, data)
+    still = price(asked, given, costs._replace(moved_s=0.0), LINKS)
+    moved = price(asked, given, costs._replace(moved_s=1e-12), LINKS)
+    expected = n_bytes * 1e-12 * n_parameters(asked.model)
+    assert moved.step_s - still.step_s == pytest.approx(expected)
 
 
 def test_gradients_in_fp32_are_twice_as_many_bytes():
