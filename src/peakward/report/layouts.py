@@ -30,8 +30,9 @@ CONVENTIONS = (
     "Nothing was run. A block's time is that of `peakward plan` for one GPU, on a model of a rank's share of "
     "the heads and the feed-forward width. Collectives take what NCCL's own model says of rings and trees, "
     "with its choice between them by size; large sums reach 80% of a node's link, gatherings and reductions "
-    "to shards 59%, and both 94% of the network. Arithmetic beside one loses 0.6 of its time, and under "
-    "zero2 and fsdp the host takes 1.9 ms for each, the slowest seen on two H200s (1.4 to 1.9).",
+    "to shards 59%, and both 94% of the network. Arithmetic beside one loses 0.6 of its time. Under zero2 "
+    "and fsdp parameters and gradients are also cast and copied, and the host takes 3.0 ms a block and 0.8 "
+    "ms a collective, as seen on one machine with two H200s, unless the step is one CUDA graph.",
     "The engine is Peakward's over torch's: DistributedDataParallel (ddp), the same with a sharded optimizer "
     "(zero1), fully_shard without and with resharding after the forward pass (zero2, fsdp), DTensor's tensor "
     "parallelism (tp), torch.distributed.pipelining (pp). overlapped reduces gradients in place. Of "
