@@ -9,9 +9,17 @@ from typing import Any
 import msgspec
 
 from peakward.api import session
+from peakward.api.cases import is_source
 from peakward.api.machine import Machine
 from peakward.api.session import QUIET, Observer
-from peakward.records.case import Configuration, ConfiguredCase, DeviceType, ModelCase, ModuleCase
+from peakward.records.case import (
+    AS_WRITTEN,
+    Configuration,
+    ConfiguredCase,
+    DeviceType,
+    ModelCase,
+    ModuleCase,
+)
 from peakward.records.errors import OutOfTimeError, PeakwardError
 from peakward.records.layout import Layout
 from peakward.records.measurement import Protocol
@@ -47,6 +55,8 @@ TAKEN: dict[str, tuple[object, ...]] = {
     "weights": ("dense",),
 }
 """The values that the step of several ranks knows on an axis; it takes every value of the others."""
+CHOSEN = {axis: TAKEN[axis] for axis in ("precision", "compile", "optimizer")}
+"""The axes that a user's module leaves to be chosen."""
 SCREENED = Protocol(phases=False, min_steps=10, max_steps=10)
 CONFIRMED = Protocol(phases=False, min_steps=40, max_steps=40)
 N_FINALISTS = 3
@@ -71,17 +81,11 @@ def asked_of_torchrun(environ: Mapping[str, str] = os.environ) -> int | None:
     return n_ranks if environ["RANK"] == "0" else 0
 
 
-def expect_sharable(case: ConfiguredCase) -> ModelCase:
+def expect_sharable(case: ConfiguredCase) -> ConfiguredCase:
     """
     Raises:
-        PeakwardError: a user's module, a pass that does not train, or a setting that the step of several
-            ranks does not know.
+        PeakwardError: a pass that does not train, or a setting that the step of several ranks does not know.
     """
-    if isinstance(case, ModuleCase):
-        raise PeakwardError(
-            f"expected a model by its shape beside several GPUs, got the module {case.name}: wrap it in your "
-            "own loop with peakward.lab.parallel.data"
-        )
     work = case.workload
     if work.pass_ != "train_step" or work.accumulate > 1 or work.data or work.varying_seq_lens:
         raise PeakwardError(
@@ -89,7 +93,10 @@ def expect_sharable(case: ConfiguredCase) -> ModelCase:
             "workload: leave --pass and --accumulate"
         )
     given = case.configuration.settings
-    for axis, known in TAKEN.items():
+    taken = TAKEN
+    if isinstance(case, ModuleCase):  # Levers that are applied to it from outside are one GPU's.
+        taken = {axis: (value,) for axis, value in AS_WRITTEN.settings.items()} | CHOSEN
+    for axis, known in taken.items():
         if given[axis] not in known:
             raise PeakwardError(
                 f"expected {axis} of {', '.join(map(str, known))} beside several GPUs, got {given[axis]}: "
@@ -99,7 +106,7 @@ def expect_sharable(case: ConfiguredCase) -> ModelCase:
 
 
 def share(
-    case: ModelCase,
+    case: ConfiguredCase,
     n_ranks: int,
     here: Machine,
     db: Path,
@@ -161,7 +168,7 @@ def _left(left: Mapping[Protocol, list[str]], command: str) -> Iterator[str]:
 
 
 def _points(
-    case: ModelCase, n_ranks: int, protocol: Protocol, screened: Readings | None = None
+    case: ConfiguredCase, n_ranks: int, protocol: Protocol, screened: Readings | None = None
 ) -> tuple[Shared, ...]:
     """One rank's step and all candidates; of those screened the fastest alone."""
     tried = layouts.candidates(n_ranks, case.workload.batch_size, case.device)
@@ -171,7 +178,7 @@ def _points(
 
 
 def _finalists(
-    case: ModelCase, tried: tuple[Layout, ...], screened: Readings
+    case: ConfiguredCase, tried: tuple[Layout, ...], screened: Readings
 ) -> tuple[Layout, ...]:
     times = {
         point.case.layout: found.summary.median_s.estimate
@@ -182,7 +189,7 @@ def _finalists(
     return tuple(several[:N_FINALISTS])
 
 
-def _specification(case: ModelCase, n_ranks: int, readings: Readings) -> Specification[Shared]:
+def _specification(case: ConfiguredCase, n_ranks: int, readings: Readings) -> Specification[Shared]:
     """Tells each layout by its longer measurement, where it has one, and all against one base."""
 
     def points(_setting: Setting) -> Iterator[Shared]:
@@ -203,7 +210,7 @@ def _specification(case: ModelCase, n_ranks: int, readings: Readings) -> Specifi
     )
 
 
-def dry_run(case: ModelCase, n_ranks: int, *, budget_s: float, command: str) -> DryRun:
+def dry_run(case: ConfiguredCase, n_ranks: int, *, budget_s: float, command: str) -> DryRun:
     """The layouts that would be timed."""
     points = _points(expect_sharable(case), n_ranks, SCREENED)
     return DryRun(
@@ -227,14 +234,21 @@ def start(given: Any, said: Mapping[str, Any], device: DeviceType) -> dict[str, 
     own = {
         axis: value
         for axis, value in START[device].items()
-        if axis not in said and getattr(given, axis, None) is None
+        if axis not in said
+        and getattr(given, axis, None) is None
+        and (axis in CHOSEN or not is_source(given.model or ""))
     }
     return {**own, **said}
 
 
-def with_start(case: ModelCase) -> ModelCase:
+def with_start(case: ConfiguredCase) -> ConfiguredCase:
     """The case as it is; one with the default configuration has ours of its device."""
-    if case.configuration != Configuration():
+    if case.configuration not in (Configuration(), AS_WRITTEN):
         return case
-    settings = Configuration().with_settings(START[case.device])
+    own = {
+        axis: value
+        for axis, value in START[case.device].items()
+        if isinstance(case, ModelCase) or axis in CHOSEN
+    }
+    settings = case.configuration.with_settings(own)
     return msgspec.structs.replace(case, configuration=settings)

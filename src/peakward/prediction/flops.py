@@ -80,7 +80,8 @@ def step_flops(case: Case) -> float | None:
     ):
         return None
     if isinstance(case, LayoutCase):
-        return case.layout.n_ranks * sum(phase_flops(case.of_one_rank).values())
+        alone = step_flops(case.of_one_rank)
+        return None if alone is None else case.layout.n_ranks * alone
     if isinstance(case, OperatorCase):
         pairs = attended_pairs(case.seq_len, window=None)
         forward = 4.0 * case.batch_size * case.n_heads * case.head_dim * pairs

@@ -348,10 +348,14 @@ class CollectivesCase(
 class LayoutCase(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="layout"
 ):
-    """A training step of the reference decoder that the ranks of a job share. Every layout of as many ranks
-    has the same batch: the workload's for each rank."""
+    """A training step of the reference decoder, or of a user's module, that the ranks of a job share. Every
+    layout of as many ranks has the same batch: the workload's for each rank."""
 
-    model: ModelShape
+    model: ModelShape | None = None
+    """None of a module."""
+    source: str | None = None
+    fingerprint: str | None = None
+    """Both are those of a `ModuleCase`, None of the reference decoder."""
     workload: Workload
     configuration: Configuration = Configuration()
     """With `compile` other than none each block is compiled by itself."""
@@ -362,8 +366,8 @@ class LayoutCase(
 
     @property
     def name(self) -> str:
-        """The model's name, for tables."""
-        return self.model.name
+        """The model's name or the module's source, for tables."""
+        return self.of_one_rank.name
 
     @property
     def tokens_per_step(self) -> float:
@@ -371,9 +375,10 @@ class LayoutCase(
         return self.workload.tokens_per_step * self.layout.n_ranks
 
     @property
-    def of_one_rank(self) -> ModelCase:
+    def of_one_rank(self) -> "ModelCase | ModuleCase":
         """The step of one rank by itself, which its model FLOPs are those of."""
-        return ModelCase(**{name: getattr(self, name) for name in ModelCase.__struct_fields__})
+        kind = ModelCase if self.source is None else ModuleCase
+        return kind(**{name: getattr(self, name) for name in kind.__struct_fields__})
 
 
 RanksCase = CollectivesCase | LayoutCase

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import msgspec
 
-from peakward.records.case import ModelCase
+from peakward.records.case import ModelCase, ModuleCase
 from peakward.records.layout import Collective, Layout
 from peakward.records.result import Result
 
@@ -110,7 +110,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class ArmsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A comparison that the ranks of a job are asked for."""
 
-    case: ModelCase
+    case: ModelCase | ModuleCase
     """A training step; its batch is that of one rank."""
     arms: tuple[Arm, ...]
     """Each is timed by itself, with the peak of its memory."""

@@ -109,7 +109,8 @@ def told(study: Study, readings: Readings, parts: Parts, *, lab_notes: Sequence[
 
 
 def _models(readings: Readings) -> tuple[Table, ...]:
-    shapes = [each.case.model for each in readings if isinstance(each.case, ModelCase | LayoutCase)]
+    cases = [each.case for each in readings if isinstance(each.case, ModelCase | LayoutCase)]
+    shapes = [each.model for each in cases if each.model is not None]
     return (sizes(tuple(dict.fromkeys(shapes))),) if shapes else ()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from peakward.hardware import devices
 from peakward.prediction.parallel.layouts import layout_forecast
 from peakward.prediction.planning.site import site
-from peakward.records.case import DeviceType, LayoutCase, ModelCase
+from peakward.records.case import ConfiguredCase, DeviceType, LayoutCase, ModelCase
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.records.layout import SHARDING, Layout, expect_shared
@@ -30,14 +30,14 @@ ShRow = Row[Shared]
 
 
 def points_of(
-    case: ModelCase, layouts: Iterable[Layout], protocol: Protocol, absent: str | None = None
+    case: ConfiguredCase, layouts: Iterable[Layout], protocol: Protocol, absent: str | None = None
 ) -> Iterator[Shared]:
     """A point for each layout, held against the plain step of one rank, which comes first."""
     base = _shared(case, Layout())
     yield Point(case=base, protocol=protocol, name="one rank", base=None)
     for each in layouts:
         try:
-            expect_shared(each, case.model, case.workload.batch_size)
+            _expect_shared(each, case)
             refusal = absent
         except PeakwardError as error:
             refusal = str(error)
@@ -50,15 +50,19 @@ def points_of(
         )
 
 
-def _shared(case: ModelCase, layout: Layout) -> LayoutCase:
-    return LayoutCase(
-        model=case.model,
-        workload=case.workload,
-        configuration=case.configuration,
-        layout=layout,
-        device=case.device,
-        memory_limit_bytes=case.memory_limit_bytes,
-    )
+def _shared(case: ConfiguredCase, layout: Layout) -> LayoutCase:
+    own = {name: getattr(case, name) for name in case.__struct_fields__}
+    return LayoutCase(**own, layout=layout)
+
+
+def _expect_shared(layout: Layout, case: ConfiguredCase) -> None:
+    if isinstance(case, ModelCase):
+        expect_shared(layout, case.model, case.workload.batch_size)
+    elif layout.tp > 1 or layout.pp > 1:
+        raise PeakwardError(
+            f"expected the reference decoder for tensor or pipeline parallelism, got {case.name}: its "
+            "parts have no rule how to be split"
+        )
 
 
 def candidates(n: int, batch_size: int, device: DeviceType) -> tuple[Layout, ...]:
@@ -177,8 +181,11 @@ def predicted(row: ShRow, environment: Environment) -> LayoutForecast | None:
 
 @cache
 def _predicted(case: LayoutCase, device: Device) -> LayoutForecast | None:
+    alone = case.of_one_rank
+    if not isinstance(alone, ModelCase):
+        return None
     try:
-        return layout_forecast(case.of_one_rank, site(device), case.layout)
+        return layout_forecast(alone, site(device), case.layout)
     except PeakwardError:
         return None
 

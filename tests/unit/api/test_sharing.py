@@ -142,14 +142,35 @@ def test_heads_that_cannot_be_split_are_no_candidate_and_told(
         (("--gpus", "2", "--cuda-graphs", "on"), "expected"),
         (("--gpus", "2", "--precision", "fp16-mixed"), "expected precision of fp32, tf32"),
         (("--gpus", "2", "--model", "tiny,micro"), "expected"),
+        (
+            ("--gpus", "2", "--model", "hf:gpt", "--attention", "sdpa"),
+            "expected attention of as-written",
+        ),
     ],
 )
 def test_bad_input_gets_one_line(words, said, asked, tmp_path, monkeypatch, capsys):
+    gpt = tmp_path / "gpt" / "config.json"
+    gpt.parent.mkdir()
+    gpt.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2}))
     monkeypatch.chdir(tmp_path)
     assert main(["run", "--device", "cpu", *words]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert said in line
-    assert asked == [] and not list(tmp_path.iterdir())
+    assert asked == [] and list(tmp_path.iterdir()) == [gpt.parent]
+
+
+def test_a_user_s_module_is_not_split(asked, tmp_path, monkeypatch, capsysbinary):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_layer": 2}))
+    monkeypatch.chdir(tmp_path)
+    words = ("--gpus", "2", "--model", "hf:config.json", "--batch-size", "2", "--seq-len", "16")
+    assert main(["run", "--device", "cpu", *words, "--json"]) == 0
+    found = codec.from_json(capsysbinary.readouterr().out, Study)
+    assert {layout.data for layout, _ in asked} >= {"ddp", "zero1", "zero2", "fsdp"}
+    assert all(layout.tp == layout.pp == 1 for layout, _ in asked)
+    cases = [each.case for each in found.measurements]
+    assert {each.source for each in cases} == {"hf:config.json"}
+    assert {each.configuration.attention for each in cases} == {"as-written"}
+    assert any("its parts have no rule how to be split" in each for each in found.notes)
 
 
 def test_more_gpus_than_there_are_is_refused(asked, monkeypatch, tmp_path):
@@ -195,7 +216,7 @@ def test_under_torchrun_the_first_rank_alone_works(asked, tmp_path, monkeypatch,
 
 
 def test_a_start_that_was_said_is_kept():
-    given = type("Given", (), {"precision": "fp32"})()
+    given = type("Given", (), {"precision": "fp32", "model": None})()
     found = sharing.start(given, {"attention": "naive"}, "cuda")
     assert found == {"attention": "naive", "compile": "default", "optimizer": "adamw-fused"}
     case = ModelCase(

@@ -50,11 +50,7 @@ class ModuleStep(ConfiguredStep):
             del blocks[max_blocks:]
         self.n_blocks = 0 if blocks is None else len(blocks)
         place(module, case.device, dtype, keeps_buffers=given.keeps_buffers)
-        self._calls: Calls
-        if given.vocab_size is None:
-            self._calls = GivenBatch(given, dtype)
-        else:
-            self._calls = DrawnTokens(given, catalogue.function("loss", configuration))
+        self._calls = calls_of(case, given, dtype)
         batches = self._calls.batches(case.workload, case.device)
         root, within = self._calls.rooted(module, _left_to_apply(case))
         catalogue.apply_to_module(root, within)
@@ -159,6 +155,13 @@ class Calls(Protocol):
 
     def loss(self, module: nn.Module, batch: Batch) -> Tensor:
         """A scalar to go backward from."""
+
+
+def calls_of(case: ModuleCase, given: GivenModule, dtype: torch.dtype) -> Calls:
+    """The calls of the module that was given: on the batch that came with it, or on drawn tokens."""
+    if given.vocab_size is None:
+        return GivenBatch(given, dtype)
+    return DrawnTokens(given, catalogue.function("loss", case.configuration))
 
 
 class Scored(nn.Module):

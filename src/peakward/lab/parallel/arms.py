@@ -18,7 +18,7 @@ from typing import Any, cast
 import msgspec
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.profiler import ProfilerActivity, profile
 
@@ -26,7 +26,6 @@ from peakward.lab.levers import precision
 from peakward.lab.measure.clock import clock_for
 from peakward.lab.measure.profile import write
 from peakward.lab.measure.timer import collector_paused
-from peakward.lab.models import decoder
 from peakward.lab.parallel import ranks, traffic
 from peakward.lab.parallel.ranks import AXES, Rank
 from peakward.lab.parallel.step import (
@@ -34,11 +33,10 @@ from peakward.lab.parallel.step import (
     NotFiniteError,
     ParallelStep,
     captured,
-    decoder_loss,
     expect_finite,
 )
+from peakward.lab.parallel.subjects import subject
 from peakward.levers import catalogue
-from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.layout import SHARDING, Layout
 from peakward.records.parallel import Arm, ArmRun, ArmsRequest, RankUse
@@ -50,15 +48,16 @@ def measure(rank: Rank, arguments: Mapping[str, Any], tell: Tell) -> dict[str, A
     """The ranks' part of a request: `runs` of this rank in order, each an `ArmRun`."""
     request = msgspec.convert(arguments, ArmsRequest)
     bench = _Bench(rank, request, tell)
-    for turns in request.turns:
-        bench.in_turns(turns)
-    for arm in request.arms:
-        if request.accounts or request.trace_folder is not None or not bench.is_known(arm):
-            with bench.resident(arm):
-                if request.trace_folder is not None:
-                    bench.trace(arm, Path(request.trace_folder))
-                if request.accounts:
-                    bench.account(arm)
+    with catalogue.around(request.case.configuration):
+        for turns in request.turns:
+            bench.in_turns(turns)
+        for arm in request.arms:
+            if request.accounts or request.trace_folder is not None or not bench.is_known(arm):
+                with bench.resident(arm):
+                    if request.trace_folder is not None:
+                        bench.trace(arm, Path(request.trace_folder))
+                    if request.accounts:
+                        bench.account(arm)
     return {
         "runs": [msgspec.to_builtins(each) for each in bench.runs],
         "backend": dist.get_backend(),
@@ -82,7 +81,7 @@ class _Bench:
         self.runs: list[ArmRun] = []
         self._steps: dict[str, Callable[[], Tensor | None]] = {}
         self._failed: dict[str, str] = {}
-        self._held: dict[str, ParallelStep] = {}
+        self._held: dict[str, tuple[ParallelStep, Batch]] = {}
         self._known: set[str] = set()
         self._built_bytes = 0
         self.n_parameters: int | None = None
@@ -190,7 +189,7 @@ class _Bench:
         )
 
     def _used(self, arm: Arm, others_bytes: int) -> RankUse:
-        held = self._held[arm.name].bytes_held()
+        held = self._held[arm.name][0].bytes_held()
         if self._rank.device.type != "cuda":
             return RankUse(held_bytes=held)
         return RankUse(
@@ -205,7 +204,8 @@ class _Bench:
         step = self._steps.get(arm.name)
         if step is None or arm.layout.n_ranks == 1:
             return
-        launched = partial(self._held[arm.name].step, self._batch(arm.layout))  # No replay is seen.
+        held, batch = self._held[arm.name]
+        launched = partial(held.step, batch)  # Of a replay nothing is seen.
         at = next(at for at, each in enumerate(self.runs) if each.arm == arm.name and each.is_solo)
         use = msgspec.structs.replace(self.runs[at].use, sent=traffic.sent_by(launched))
         if self._rank.device.type == "cuda":
@@ -244,25 +244,22 @@ class _Bench:
             types["reduce_dtype"] = torch.float32
         fused = case.configuration.optimizer == "adamw-fused"
         make = partial(_optimizer, fused=fused, capturable=layout.captured)
-        model = built_model(case, self._rank.device)
-        self.n_parameters = sum(each.numel() for each in model.parameters())
+        given = subject(case, layout, self._rank.device)
+        self.n_parameters = sum(each.numel() for each in given.module.parameters())
         step = ParallelStep(
-            model,
+            given.module,
             layout,
             self._mesh(layout),
             optimizer=make,
-            loss=decoder_loss if sharded else partial(_autocast_loss, case),
+            loss=given.loss,
             compiled=arm.compiled,
             **types,
         )
-        self._held[arm.name] = step
+        batch = given.batch(self._mesh(layout)["dp"].get_local_rank())
+        self._held[arm.name] = step, batch
         delay = arm.delay_s if self._rank.number == arm.delayed_rank else 0.0
         called = captured(step) if layout.captured else step.step
-        return partial(_step, called, self._batch(layout), delay)
-
-    def _batch(self, layout: Layout) -> Batch:
-        dp_rank = self._mesh(layout)["dp"].get_local_rank()
-        return batch_of(self._request.case, layout, dp_rank, self._rank.device)
+        return partial(_step, called, batch, delay)
 
     def _mesh(self, layout: Layout) -> DeviceMesh:
         if layout.n_ranks == 1:
@@ -307,42 +304,6 @@ class _Bench:
     def _say(self, where: str) -> None:
         self._n_told += 1
         self._tell(self._n_told, where)
-
-
-def built_model(case: ModelCase, device: torch.device) -> nn.Module:
-    """The reference decoder of the case, on this rank's device."""
-    configuration = case.configuration
-    model = decoder.build(
-        case.model,
-        attention=catalogue.function("attention", configuration),
-        loss=catalogue.function("loss", configuration),
-        rotation=catalogue.function("rotation", configuration),
-        gating=catalogue.function("gating", configuration),
-        device=str(device),
-        dtype=precision.parameter_dtype(configuration.precision),
-        seed=case.workload.seed,
-    )
-    catalogue.apply_to_module(model, configuration)
-    return model
-
-
-def batch_of(case: ModelCase, layout: Layout, dp_rank: int, device: torch.device) -> Batch:
-    """Random tokens of one rank of the data axis: the case's batch for each rank behind it, so that every
-    layout of as many ranks computes as much."""
-    size = case.workload.batch_size * layout.tp * layout.pp
-    generator = torch.Generator(device).manual_seed(case.workload.seed + 1 + dp_rank)
-    drawn = torch.randint(
-        case.model.vocab_size,
-        (size, case.workload.seq_len + 1),
-        generator=generator,
-        device=device,
-    )
-    return drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
-
-
-def _autocast_loss(case: ModelCase, model: nn.Module, batch: Batch) -> Tensor:
-    with precision.autocast(case.configuration.precision, case.device):
-        return decoder_loss(model, batch)
 
 
 def _optimizer(parameters: Any, **options: Any) -> torch.optim.Optimizer:

@@ -1,11 +1,23 @@
 """Cases of several ranks are measured like others: what a job of them found, or a status with its reason."""
 
+import json
+import math
+
 import msgspec
 import pytest
 
 from peakward.api import session
+from peakward.lab.models import module_source
 from peakward.models.presets import model
-from peakward.records.case import CollectivesCase, Configuration, LayoutCase, Workload
+from peakward.prediction.flops import step_flops
+from peakward.records.case import (
+    AS_WRITTEN,
+    CollectivesCase,
+    Configuration,
+    LayoutCase,
+    ModuleCase,
+    Workload,
+)
 from peakward.records.case_key import case_key
 from peakward.records.layout import Layout
 from peakward.records.measurement import Protocol
@@ -45,6 +57,39 @@ def test_a_layout_has_steps_and_what_each_rank_holds_and_sends(measured):
         assert sent == {"all-reduce": n_bytes, "broadcast": n_bytes}
     state = sum(each.held_bytes["optimizer_state"] for each in ranks)
     assert 2 * n_bytes <= state < 2.1 * n_bytes
+
+
+GPT = {
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 16,
+    "vocab_size": 64,
+}
+
+
+def test_a_user_s_module_is_shared_too(measured, tmp_path):
+    """transformers' GPT-2 with its dropout and its tied head, sharded."""
+    (tmp_path / "config.json").write_text(json.dumps(GPT))
+    source = f"hf:{tmp_path}"
+    case = LayoutCase(
+        source=source,
+        fingerprint=module_source.fingerprint(source),
+        workload=Workload(batch_size=2, seq_len=8),
+        configuration=AS_WRITTEN.with_settings({"optimizer": "adamw-fused"}),
+        layout=Layout(dp=2, data="fsdp"),
+        device="cpu",
+    )
+    assert isinstance(case.of_one_rank, ModuleCase) and case.name == source
+    assert source in label(case) and step_flops(case) is None
+    found = measured(case)
+    assert found.status == "ok", found.reason
+    assert found.loss == pytest.approx(math.log(64), rel=0.1)
+    assert found.n_parameters == 64 * 32 + 16 * 32 + 2 * (12 * 32**2 + 13 * 32) + 2 * 32
+    held = [each.held_bytes["parameters"] for each in found.ranks.ranks]
+    assert sum(held) == 4 * found.n_parameters and max(held) < 2.2 * found.n_parameters
 
 
 @pytest.mark.full
