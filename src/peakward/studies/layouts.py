@@ -229,6 +229,11 @@ def _scaling(where: str, ran: list[ShRow]) -> Iterator[Conclusion]:
         more = (
             f", with {told('hidden', least, 'share', row.measurement)} of its communication hidden"
         )
+    if best.low > 1:
+        more += (
+            "; more than 100% is no gain of sharing: something slowed the plain step, or ranks have faster "
+            "kernels than it"
+        )
     yield from told.end(
         f"{where}, {row.name} scales best: one rank's plain step over its step is {share} "
         f"({low} to {high}){more}."

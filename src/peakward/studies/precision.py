@@ -197,7 +197,9 @@ def speeds(view: View[Way]) -> Iterator[Conclusion]:
         if all(row.time is None for row in group):
             continue
         absent = not_timed(row for row in group if row.time is None)
-        named = f"{group[0].name} {group[0].case.workload.pass_}"
+        # The place of a single row names its pass.
+        n_compared = sum(row.speed is not None for row in group)
+        named = group[0].name + ("" if n_compared == 1 else f" {group[0].case.workload.pass_}")
         yield from gains(group, named, BASE, absent=absent)
 
 
