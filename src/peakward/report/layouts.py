@@ -117,6 +117,8 @@ def _name(each: LayoutForecast) -> str:
         parts.append(f"{layout.n_micro_batches} micro-batches of {size}")
     if each.checkpointing != "none":
         parts.append("every block recomputed")
+    if layout.captured:
+        parts.append("as one CUDA graph")
     return ", ".join(parts)
 
 
@@ -197,6 +199,8 @@ def _layouts(plan: LayoutPlan, n: int | None) -> Table:
     shown = plan.layouts[:n]
     more = plan.n_fitting - len(shown)
     notes = ["v: stages a rank", "r: every block recomputed", "tp, bubble: waiting for them"]
+    if any(each.layout.captured for each in shown):
+        notes.insert(2, "g: as one CUDA graph")
     return Table(
         title="Layouts that fit, the fastest first",
         columns=(
@@ -241,6 +245,8 @@ def _short(each: LayoutForecast) -> str:
         parts.append(f"v{layout.stages_per_rank}")
     if each.checkpointing != "none":
         parts.append("r")
+    if layout.captured:
+        parts.append("g")
     return " ".join(parts)
 
 

@@ -12,6 +12,7 @@ from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.layout import expect_layout
 from peakward.records.layouts import AskedLayout, Network
+from peakward.report import layouts, markdown
 
 H100 = site(device("h100-sxm-80"))
 COMPILED = Configuration(
@@ -62,13 +63,22 @@ def test_all_that_fit_are_ranked_and_taken_by_the_engine():
 
 def test_every_way_of_the_engine_is_among_them():
     found = planned(case("medium", batch_size=4, seq_len=512))
-    layouts = [each.layout for each in found.layouts]
-    assert found.n_fitting > N_SHOWN == len(layouts)
+    shown = [each.layout for each in found.layouts]
+    assert found.n_fitting > N_SHOWN == len(shown)
     every = {"ddp", "overlapped", "zero1", "zero2", "fsdp"}
     for data in every:
         assert planned(case("medium", batch_size=4, seq_len=512), data=data).layouts
-    assert {each.schedule for each in layouts} == {"1f1b", "interleaved"}
+    assert {each.schedule for each in shown} == {"1f1b", "interleaved"}
     assert {each.checkpointing for each in found.layouts} == {"none", "every-block"}
+
+
+def test_a_graph_is_a_layout_of_its_own_where_the_host_is_the_bound():
+    small = planned(case("small", batch_size=4, seq_len=512), n_gpus=2, data="fsdp")
+    ways = {(each.layout.captured, each.checkpointing): each.step_s for each in small.layouts}
+    assert ways[True, "none"] < 0.97 * ways[False, "none"]
+    assert "fsdp 2 g" in markdown.render(layouts.whole(small))
+    large = planned(case("llama-3-8b", batch_size=2, seq_len=8192), n_gpus=16, data="fsdp")
+    assert large.layouts and not any(each.layout.captured for each in large.layouts)
 
 
 def test_wishes_are_kept():
