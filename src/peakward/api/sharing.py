@@ -47,10 +47,11 @@ START: dict[DeviceType, dict[str, str | bool]] = {
 }
 """Where a setting is not said: the layouts of a step that is slow for other reasons tell little."""
 TAKEN: dict[str, tuple[object, ...]] = {
-    "precision": ("fp32", "tf32", "bf16-mixed", "bf16"),
+    "precision": layouts.PRECISIONS,
     "compile": ("none", "default"),
     "compile_scope": ("block",),
     "cuda_graphs": (False,),
+    "checkpointing": ("none",),
     "optimizer": ("adamw-foreach", "adamw-fused"),
     "weights": ("dense",),
 }

@@ -11,7 +11,7 @@ from typing import Any
 from peakward.hardware import devices
 from peakward.prediction.parallel.layouts import layout_forecast
 from peakward.prediction.planning.site import site
-from peakward.records.case import ConfiguredCase, DeviceType, LayoutCase, ModelCase
+from peakward.records.case import ConfiguredCase, DeviceType, LayoutCase, ModelCase, Precision
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.records.layout import SHARDING, Layout, expect_shared
@@ -25,6 +25,8 @@ from peakward.studies.claims import Sentence, compared, fastest
 from peakward.studies.engine import Point, Row, View
 from peakward.studies.values import REASON, STATUS, TIME, Value, label, spread, table, text
 
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16-mixed", "bf16")
+"""Those that the step of several ranks knows."""
 Shared = Point[LayoutCase]
 ShRow = Row[Shared]
 
@@ -58,6 +60,11 @@ def _shared(case: ConfiguredCase, layout: Layout) -> LayoutCase:
 def _expect_shared(layout: Layout, case: ConfiguredCase) -> None:
     if isinstance(case, ModelCase):
         expect_shared(layout, case.model, case.workload.batch_size)
+        if layout.pp > 1 and case.configuration.loss != "torch":
+            raise PeakwardError(
+                f"expected torch's loss at the end of a pipeline, got {case.configuration.loss}: it has no "
+                "other"
+            )
     elif layout.tp > 1 or layout.pp > 1:
         raise PeakwardError(
             f"expected the reference decoder for tensor or pipeline parallelism, got {case.name}: its "

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from peakward.records.case import CollectivesCase, Configuration, LayoutCase, ModelCase
+from peakward.records.errors import PeakwardError
 from peakward.records.layout import Layout
 from peakward.records.study import Conclusion
 from peakward.studies import layouts, values
@@ -24,6 +25,11 @@ def case(setting: Setting) -> ModelCase:
     """The largest model and the longest sequence of the grid; on a GPU compiled, in bf16."""
     grid, on_gpu = setting.grid, setting.device == "cuda"
     precisions = setting.scope.precisions
+    if precisions and precisions[0] not in layouts.PRECISIONS:
+        raise PeakwardError(
+            f"expected a precision of {', '.join(layouts.PRECISIONS)} between ranks, got {precisions[0]}: "
+            "take one of these"
+        )
     configuration = Configuration(
         precision=precisions[0] if precisions else "bf16" if on_gpu else "fp32",
         attention="sdpa",

@@ -44,7 +44,7 @@ class ModuleStep(ConfiguredStep):
     ) -> None:
         configuration, module = case.configuration, given.module
         self.case, self.model = case, module
-        _expect_fp32(module)
+        expect_fp32(module)
         blocks = repeated_blocks(module)
         if blocks is not None and max_blocks is not None:
             del blocks[max_blocks:]
@@ -110,7 +110,7 @@ def _left_to_apply(case: ModuleCase) -> Configuration:
     return case.configuration.with_settings({"attention": "as-written"} if built else {})
 
 
-def _expect_fp32(module: nn.Module) -> None:
+def expect_fp32(module: nn.Module) -> None:
     """The precision is a setting of the case, and so not the module's own."""
     for name, each in module.named_parameters():
         if each.is_meta:

@@ -162,6 +162,7 @@ class _Bench:
         if arm.layout.captured:  # A replay allocates nothing: its memory was taken for the capture.
             torch.cuda.reset_peak_memory_stats()
         for at in range(n_warmup):
+            self._say(f"running {arm.name}")
             loss = step()
             if loss is not None:
                 expect_finite(loss, at + 1)
@@ -172,10 +173,13 @@ class _Bench:
                 torch.cuda.reset_peak_memory_stats()
             clock.mark(0)
             for at in range(n_steps):
+                self._say(f"running {arm.name}")  # Some 10 us: a step that is slow is no hung one.
                 loss = step()
                 clock.mark(at + 1)
             clock_mhz, power_w = _sensed() if on_gpu else (None, None)
             clock.wait(n_steps)
+        if loss is not None:
+            expect_finite(loss, n_warmup + n_steps)
         use = RankUse()
         if others_bytes is not None:
             use = self._used(arm, others_bytes)
@@ -202,7 +206,7 @@ class _Bench:
     def account(self, arm: Arm) -> None:
         """Adds to the resident arm's own run what a step of it sends, and how much of that is hidden."""
         step = self._steps.get(arm.name)
-        if step is None or arm.layout.n_ranks == 1:
+        if step is None or arm.layout.n_ranks == 1 or arm.name in self._failed:
             return
         held, batch = self._held[arm.name]
         launched = partial(held.step, batch)  # Of a replay nothing is seen.
@@ -252,6 +256,7 @@ class _Bench:
             self._mesh(layout),
             optimizer=make,
             loss=given.loss,
+            around=given.around,
             compiled=arm.compiled,
             **types,
         )
@@ -274,14 +279,14 @@ class _Bench:
 
     @contextmanager
     def _noting(self, arm: Arm) -> Iterator[None]:
-        """An arm that fails is left out from then on; all its ranks fail alike, or the job ends. A loss
-        that is not finite ends it: the other ranks are in their next step."""
+        """An arm that is refused is left out from then on, as one of a single rank that fails. Any other
+        failure ends the job: the other ranks may be in a collective that this one does not call."""
         try:
             yield
         except NotFiniteError:
             raise
         except (PeakwardError, RuntimeError, ValueError, NotImplementedError) as error:
-            if dist.get_backend() != "nccl" and "gloo" in str(error):
+            if arm.layout.n_ranks > 1 and not isinstance(error, PeakwardError):
                 raise
             lines = str(error).strip().splitlines() or [""]
             kind = "" if isinstance(error, PeakwardError) else f"{type(error).__name__}: "

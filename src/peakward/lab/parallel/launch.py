@@ -41,7 +41,7 @@ DUMP_S = 2.0
 TAIL_BYTES = 1 << 15
 LOST_PEER = re.compile(
     r"Connection (closed|reset)|connectionClosed|Broken pipe|remote process exited|NCCL (error|communicator)"
-    r"|Socket (Timeout|closed)|store|unhandled system error|aborted",
+    r"|Socket (Timeout|closed)|\bTCPStore\b|\bstore->|unhandled system error|communicator .*aborted",
     re.IGNORECASE,
 )
 """Words of errors that a rank gets since another one has left."""
@@ -236,7 +236,7 @@ class _Job:
         with selectors.DefaultSelector() as ready:
             for number, each in enumerate(self.ranks):
                 ready.register(each.replies, selectors.EVENT_READ, number)
-            while ready.get_map():
+            while ready.get_map() and any(each.result is None for each in self.ranks):
                 for key, _ in ready.select(0.1):
                     rank = self.ranks[key.data]
                     if rank.read():

@@ -1,6 +1,7 @@
 """The reference decoder as stages of a pipeline, run by torch.distributed.pipelining."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ class Stage(nn.Module):
     def __init__(self, model: Decoder, first: int, end: int) -> None:
         super().__init__()
         self.shape = model.shape
+        self.around: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Makes the context of a forward pass, such as autocast."""
         blocks = {str(at): model.blocks[at] for at in range(first, end)}
         self.blocks = nn.ModuleDict(blocks)
         self.is_first, self.is_last = first == 0, end == len(model.blocks)
@@ -43,6 +46,10 @@ class Stage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Token ids (batch, seq_len), or what the stage before gave (batch, seq_len, d_model), to the input
         of the next stage, or logits (batch, seq_len, vocab)."""
+        with self.around():
+            return self._passed_on(x)
+
+    def _passed_on(self, x: Tensor) -> Tensor:
         shape, seq_len = self.shape, x.shape[1]
         if self.is_first:
             x = self.embedding(x)
@@ -99,13 +106,17 @@ class Pipeline:
         mesh: DeviceMesh,
         *,
         loss: Callable[[Tensor, Tensor], Tensor] = mean_loss,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """
         Args:
             stages: from `cut`.
             called: the same, as the data strategy wraps them.
             mesh: the axis `pp`.
+            around: makes the context of each stage's forward pass.
         """
+        for each in stages:
+            each.around = around
         group, rank = mesh.get_group(), mesh.get_local_rank()
         self.stages = stages
         self._is_first, self._is_last = stages[0].is_first, stages[-1].is_last

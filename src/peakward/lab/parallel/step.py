@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -29,6 +29,7 @@ Batch = tuple[Any, ...]
 pipeline axis are given the same batch."""
 LossOf = Callable[[nn.Module, Batch], Tensor]
 """The mean loss of a batch, by a call of the module it is given."""
+Around = Callable[[], AbstractContextManager[None]]
 OptimizerOf = Callable[..., torch.optim.Optimizer]
 """A class of torch's, or what makes one, from parameters or groups of them."""
 
@@ -39,7 +40,8 @@ def decoder_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def compile_blocks(module: nn.Module) -> None:
-    """Compiles the forward pass of each repeated block, and of the reference decoder's readout.
+    """Compiles the forward pass of each repeated block, and of the reference decoder's readout; of a module
+    without repeated blocks all of it.
 
     `forward` alone is compiled: the hooks by which `fully_shard` gathers parameters run around it. Inside
     of a DistributedDataParallel torch would cut each block's graph where a bucket ends (`optimize_ddp`),
@@ -49,6 +51,8 @@ def compile_blocks(module: nn.Module) -> None:
     parts = blocks_of(module)
     if isinstance(module, Decoder):
         parts.append(module.readout)
+    elif not parts:
+        parts = [module]
     for each in parts:
         each.forward = torch.compile(each.forward)
 
@@ -85,6 +89,7 @@ class ParallelStep:
         loss: of a batch, where the module is not the reference decoder.
         compiled: compiles each repeated block by itself, so that its gradients are reduced while the block
             before it is computed.
+        around: makes the context of each forward pass, such as autocast.
         types: `compute_dtype` and `reduce_dtype` of the strategies that shard.
     """
 
@@ -98,6 +103,7 @@ class ParallelStep:
         options: dict[str, Any] | None = None,
         loss: LossOf = decoder_loss,
         compiled: bool = False,
+        around: Around = nullcontext,
         **types: Any,
     ) -> None:
         if not isinstance(module, Decoder) and (layout.tp > 1 or layout.pp > 1):
@@ -105,7 +111,7 @@ class ParallelStep:
                 f"expected the reference decoder for tensor or pipeline parallelism, got "
                 f"{type(module).__name__}: take ddp, zero1, zero2 or fsdp"
             )
-        self.layout, self._mesh, self._loss = layout, mesh, loss
+        self.layout, self._mesh, self._loss, self._around = layout, mesh, loss, around
         self._pipeline: pipeline.Pipeline | None = None
         if isinstance(module, Decoder) and layout.tp > 1:
             synchronise(module, mesh["tp"].get_group())
@@ -119,7 +125,9 @@ class ParallelStep:
             self.stages = pipeline.cut(module, layout, mesh["pp"].get_local_rank())
             self._spread = tuple(spread(each, layout, mesh, **types) for each in self.stages)
             called = [each.module for each in self._spread]
-            self._pipeline = pipeline.Pipeline(self.stages, called, layout, mesh["pp"])
+            self._pipeline = pipeline.Pipeline(
+                self.stages, called, layout, mesh["pp"], around=around
+            )
             self.modules: Sequence[nn.Module] = self.stages
         else:
             self._spread = (spread(module, layout, mesh, **types),)
@@ -155,7 +163,8 @@ class ParallelStep:
         losses = []
         for at, part in enumerate(parts):
             with _paused(reducer) if at < n - 1 else nullcontext():
-                loss = self._loss(module, part) / n
+                with self._around():
+                    loss = self._loss(module, part) / n
                 loss.backward()
             losses.append(loss.detach())
         reducer.finish()

@@ -1,17 +1,18 @@
 """The subjects that ranks train: the reference decoder, or a user's module from its source."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from peakward.lab.levers import precision
-from peakward.lab.levers.module_step import calls_of, place
+from peakward.lab.levers.module_step import calls_of, expect_fp32, place
 from peakward.lab.models import decoder, module_source
-from peakward.lab.parallel.step import Batch, LossOf, decoder_loss
+from peakward.lab.parallel.step import Around, Batch, LossOf, decoder_loss
 from peakward.levers import catalogue
 from peakward.records.case import ModelCase, ModuleCase
 from peakward.records.layout import SHARDING, Layout
@@ -24,6 +25,8 @@ class Subject(NamedTuple):
     batch: Callable[[int], Batch]
     """The batch of a rank of the data axis."""
     loss: LossOf
+    around: Around = nullcontext
+    """Makes the context of each forward pass."""
 
 
 def subject(case: ModelCase | ModuleCase, layout: Layout, device: torch.device) -> Subject:
@@ -37,7 +40,9 @@ def subject(case: ModelCase | ModuleCase, layout: Layout, device: torch.device) 
     )
     if layout.data in SHARDING:  # They compute in 16 bits by a policy of their own.
         return found
-    return found._replace(loss=partial(_autocast_loss, case, found.loss))
+    return found._replace(
+        around=partial(precision.autocast, case.configuration.precision, case.device)
+    )
 
 
 def _decoder(case: ModelCase, layout: Layout, device: torch.device) -> Subject:
@@ -74,6 +79,7 @@ def _module(case: ModuleCase, device: torch.device) -> Subject:
     """Built as one process builds it. A batch that came with the module is that of every rank."""
     given = module_source.build(case, device=str(device))
     dtype = precision.parameter_dtype(case.configuration.precision)
+    expect_fp32(given.module)
     calls = calls_of(case, given, dtype)
     place(given.module, str(device), dtype, keeps_buffers=given.keeps_buffers)
     given.module.train()
@@ -83,10 +89,3 @@ def _module(case: ModuleCase, device: torch.device) -> Subject:
         return tuple(calls.batches(workload, str(device))[0][0])
 
     return Subject(given.module, batch, calls.loss)
-
-
-def _autocast_loss(
-    case: ModelCase | ModuleCase, loss: LossOf, model: nn.Module, batch: Batch
-) -> Tensor:
-    with precision.autocast(case.configuration.precision, case.device):
-        return loss(model, batch)

@@ -95,6 +95,8 @@ def hidden_by(step: Callable[[], object]) -> tuple[float, float]:
     for each in running.profiler.kineto_results.events():
         if not str(each.device_type()).endswith("CUDA") or each.duration_ns() <= 0:
             continue
+        if each.is_user_annotation():  # A range such as FSDP::all_gather spans the kernels in it.
+            continue
         name, span = each.name(), (each.start_ns(), each.start_ns() + each.duration_ns())
         if name.startswith("ncclDevKernel") or name.startswith("ncclKernel"):
             own.append(span)

@@ -20,6 +20,7 @@ from peakward.records.layout import (
     Layout,
     Schedule,
     expect_layout,
+    expect_shared,
     expect_splittable,
     expect_stages,
 )
@@ -179,6 +180,7 @@ def layout_forecast(
         raise PeakwardError(
             f"expected a strategy of {', '.join(STRATEGIES)} by blocks to predict, got {layout.name}"
         )
+    expect_shared(layout, case.model, case.workload.batch_size)
     size = case.workload.batch_size * layout.tp * layout.pp // layout.n_micro_batches
     again = 1.0 if case.configuration.checkpointing == "every-block" else 0.0
     given = Candidate(layout, size, again, REDUCE_BYTES["fp32" if reduces_in_fp32 else "bf16"])

@@ -6,11 +6,15 @@ import subprocess
 import sys
 import time
 
+import msgspec
 import torch
 import torch.distributed as dist
 
-from peakward.lab.parallel import arms
-from peakward.lab.parallel.step import expect_finite
+from peakward.lab.models import decoder
+from peakward.lab.parallel import arms, ranks, subjects
+from peakward.lab.parallel.step import ParallelStep, expect_finite
+from peakward.records.case import ModelCase
+from peakward.records.layout import Layout
 
 N_STEPS = 4
 
@@ -33,13 +37,45 @@ def lose(rank, arguments, tell):
 
 def poisoned(rank, arguments, tell):
     """A comparison of arms in which the loss of the second rank is not a number."""
-    own = arms.decoder_loss
+    own = subjects.decoder_loss
 
     def loss(model, batch):
         return own(model, batch) * (float("nan") if rank.number == 1 else 1.0)
 
-    arms.decoder_loss = loss
+    subjects.decoder_loss = loss
     return arms.measure(rank, arguments, tell)
+
+
+def lacking(rank, arguments, tell):
+    """A comparison of arms in which the second rank alone has too little memory."""
+    own = subjects.decoder_loss
+
+    def loss(model, batch):
+        if rank.number == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return own(model, batch)
+
+    subjects.decoder_loss = loss
+    return arms.measure(rank, arguments, tell)
+
+
+def types(rank, arguments, tell):
+    """The type that the first block of each rank computes in, by layout."""
+    case, found = msgspec.convert(arguments["case"], ModelCase), {}
+    for name, given in arguments["layouts"].items():
+        layout, seen = msgspec.convert(given, Layout), []
+        own = subjects.subject(case, layout, rank.device)
+        mesh = ranks.mesh(layout, rank)
+        step = ParallelStep(
+            own.module, layout, mesh, optimizer=torch.optim.SGD, loss=own.loss, around=own.around
+        )
+        for each in step.modules:
+            block = next(part for part in each.modules() if isinstance(part, decoder.Block))
+            up = block.ff.up
+            up.register_forward_hook(lambda _of, _given, made, seen=seen: seen.append(made.dtype))
+        step.step(own.batch(mesh["dp"].get_local_rank()))
+        found[name] = str(seen[0])
+    return found
 
 
 def fine(loss):
@@ -53,6 +89,10 @@ def killed(loss):
 
 def exits(loss):
     os._exit(3)
+
+
+def restores(loss):
+    raise KeyError("could not restore the state of layer 3")
 
 
 def raises(loss):

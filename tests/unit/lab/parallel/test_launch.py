@@ -19,13 +19,14 @@ CAUSES = {
     "killed": r"rank 1 was ended by SIGKILL in step 3 \(forward\)",
     "exits": r"rank 1 ended with exit code 3 in step 3 \(forward\)",
     "raises": r"rank 1 failed in step 3 \(forward\): ValueError: the loader is empty",
+    "restores": r"rank 1 failed in step 3 \(forward\): KeyError: 'could not restore the state",
     "not_a_number": r"rank 1 failed in step 3 \(forward\): expected a finite loss, got nan in step 3",
     "hangs": r"no rank got on for 4 s: rank 1 is behind, in step 3 \(forward\), at hangs \(lost.py:\d+\)",
     "diverges": r"rank 1 is behind, in step 3 \(forward\), at barrier, called by diverges \(lost.py:\d+\)",
 }
 
 
-FAST = ("hangs", "killed")
+FAST = ("hangs", "killed", "restores")
 
 
 @pytest.mark.parametrize("how", [*FAST, *in_full(sorted(set(CAUSES) - set(FAST)))])
@@ -41,23 +42,46 @@ def test_of_three_ranks_that_call_different_collectives_the_odd_one_is_named():
         run_ranks("lost:lose", {"rank": 2, "how": "diverges"}, n_ranks=3, patience_s=PATIENCE_S)
 
 
-def test_a_rank_whose_loss_is_not_a_number_is_named_before_all_have_it():
+def case(**settings):
     shape = msgspec.structs.replace(
-        model("tiny"), name="test", n_layers=1, d_model=32, d_ff=64, head_dim=8, vocab_size=64
+        model("tiny"), name="test", n_layers=2, d_model=32, d_ff=64, head_dim=8, vocab_size=64
     )
-    request = ArmsRequest(
-        case=ModelCase(
-            model=shape,
-            workload=Workload(batch_size=2, seq_len=8, pass_="train_step"),
-            configuration=Configuration(attention="sdpa"),
-            device="cpu",
-        ),
-        arms=(Arm(name="fsdp", layout=Layout(dp=2, data="fsdp"), compiled=False),),
+    return ModelCase(
+        model=shape,
+        workload=Workload(batch_size=2, seq_len=8, pass_="train_step"),
+        configuration=Configuration(attention="sdpa", **settings),
+        device="cpu",
     )
-    with pytest.raises(
-        RankError, match=r"rank 1 failed .*expected a finite loss, got nan in step 1"
-    ):
-        run_ranks("lost:poisoned", msgspec.to_builtins(request), n_ranks=2)
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ("lost:poisoned", r"rank 1 failed .*expected a finite loss, got nan in step \d"),
+        ("lost:lacking", r"rank 1 failed .*OutOfMemoryError: CUDA out of memory"),
+    ],
+)
+def test_what_happens_to_one_rank_s_arm_is_named_before_all_have_it(job, said):
+    arm = Arm(name="fsdp", layout=Layout(dp=2, data="fsdp"), compiled=False)
+    request = ArmsRequest(case=case(), arms=(arm,))
+    with pytest.raises(RankError, match=said):
+        run_ranks(job, msgspec.to_builtins(request), n_ranks=2)
+
+
+def test_every_layout_computes_in_the_case_s_precision():
+    """Autocast around each forward pass, of a pipeline's stages too."""
+    layouts = {
+        "ddp": Layout(dp=2),
+        "tp": Layout(tp=2),
+        "pp": Layout(pp=2, n_micro_batches=2),
+        "alone": Layout(dp=2, data="flat"),
+    }
+    given = {
+        "case": msgspec.to_builtins(case(precision="bf16-mixed")),
+        "layouts": {name: msgspec.to_builtins(each) for name, each in layouts.items()},
+    }
+    for found in run_ranks("lost:types", given, n_ranks=2):
+        assert found == dict.fromkeys(layouts, "torch.bfloat16")
 
 
 def test_nothing_is_left_of_a_job():

@@ -6,11 +6,11 @@ import pytest
 
 from peakward.hardware.devices import device
 from peakward.models.presets import model
-from peakward.prediction.parallel.layouts import N_SHOWN, interconnect, layout_plan
+from peakward.prediction.parallel.layouts import N_SHOWN, interconnect, layout_forecast, layout_plan
 from peakward.prediction.planning.site import site
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
-from peakward.records.layout import expect_layout
+from peakward.records.layout import Layout, expect_layout
 from peakward.records.layouts import AskedLayout, Network
 from peakward.report import layouts, markdown
 
@@ -79,6 +79,19 @@ def test_a_graph_is_a_layout_of_its_own_where_the_host_is_the_bound():
     assert "fsdp 2 g" in markdown.render(layouts.whole(small))
     large = planned(case("llama-3-8b", batch_size=2, seq_len=8192), n_gpus=16, data="fsdp")
     assert large.layouts and not any(each.layout.captured for each in large.layouts)
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (Layout(tp=2), "expected n_heads that 2 ranks"),
+        (Layout(pp=2, n_micro_batches=4), "expected a batch that 4 micro-batches divide, got 6"),
+        (Layout(dp=2, data="flat"), "expected a strategy of"),
+    ],
+)
+def test_what_the_engine_refuses_is_not_predicted(layout, said):
+    with pytest.raises(PeakwardError, match=said):
+        layout_forecast(case("xl", batch_size=3, seq_len=512), H100, layout)
 
 
 def test_wishes_are_kept():
