@@ -162,10 +162,11 @@ def _held_elsewhere(live: Live) -> str | None:
     """Which parameter something outside the model holds too, as an average of weights or a tied module
     does, under which a cast would change it; None where nothing is seen to."""
     own = {id(each) for each in live.model.modules()}
-    names = {
-        each.untyped_storage().data_ptr(): name for name, each in live.model.named_parameters()
-    }
+    names: dict[int, str] = {}
     for name, each in live.model.named_parameters():
+        first = names.setdefault(each.untyped_storage().data_ptr(), name)
+        if first != name and each.numel():
+            return f"{name} has the memory of {first} and is another tensor"
         if each.untyped_storage().nbytes() > each.numel() * each.element_size():
             return f"{name} is a part of a larger tensor"
     inside = {id(each) for each in live.model.parameters()}

@@ -42,9 +42,23 @@ def recompute(module: nn.Module, mode: Checkpointing) -> Undo:
         options["context_fn"] = selective
 
     def around(inner: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch.is_grad_enabled():
+            args = tuple(None if _is_empty_cache(each) else each for each in args)
+            kwargs = {
+                name: None if _is_empty_cache(each) else each for name, each in kwargs.items()
+            }
+            if kwargs.get("use_cache"):
+                kwargs["use_cache"] = False
         return checkpoint(inner, *args, **options, **kwargs)
 
     return wrap_forward(blocks, around)
+
+
+def _is_empty_cache(given: object) -> bool:
+    """Whether it is a cache of transformers that a block would fill: recomputed, it would fill it twice, and
+    the keys and values that it keeps are what recomputation is to save."""
+    kinds = ((kind.__module__.split(".")[0], kind.__name__) for kind in type(given).__mro__)
+    return ("transformers", "Cache") in kinds and given.get_seq_length() == 0  # type: ignore[attr-defined]
 
 
 def compile_in_place(module: nn.Module, mode: Compile, scope: CompileScope) -> Undo:

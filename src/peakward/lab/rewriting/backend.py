@@ -18,11 +18,18 @@ from torch import Tensor, fx, nn
 
 from peakward.lab.rewriting import attention, loss
 from peakward.lab.rewriting.attention import Outcome, Replaced
-from peakward.lab.rewriting.dataflow import Leaves, are_real, drop_unread, follow_in_place
+from peakward.lab.rewriting.dataflow import (
+    Leaves,
+    Refused,
+    are_real,
+    drop_unread,
+    follow_in_place,
+)
 from peakward.lab.rewriting.later import Later
 from peakward.lab.rewriting.loss import Returned
 from peakward.lab.rewriting.masks import Fact
 from peakward.records.case import Compile
+from peakward.records.errors import PeakwardError
 
 Call = Callable[..., Any]
 Inner = Callable[[fx.GraphModule, Sequence[Any]], Call]
@@ -47,7 +54,15 @@ class Backend:
     def __call__(self, graph: fx.GraphModule, examples: Sequence[Any]) -> Call:
         """The function of one graph, which takes the graph's inputs."""
         original = fx.GraphModule(graph, copy.deepcopy(graph.graph))
-        facts, returned = self._rewrite(graph, examples)
+        try:
+            facts, returned = self._rewrite(graph, examples)
+        except PeakwardError:
+            raise
+        except Exception as error:  # noqa: BLE001 - it may be the user's own training that compiles again
+            told = f"its graph could not be read ({type(error).__name__}: {error})"
+            for outcomes in self.outcomes.values():
+                outcomes.append(Refused(reason=told))
+            return self._inner(original, examples)
         graph.recompile()
         run = self._inner(graph, examples)
         if returned:

@@ -1,7 +1,8 @@
 """A result of a module that is computed when it is first read, and not at all where nobody reads it."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -32,7 +33,13 @@ class Later(Tensor):
         new = torch.Tensor._make_wrapper_subclass(
             Later, like.shape, dtype=like.dtype, device=like.device
         )
-        new.compute, new.is_current, new.found = lambda: compute(*of), unchanged(of), None
+        around = _as_now(like.device.type)
+
+        def computed() -> Tensor:
+            with around():
+                return compute(*of)
+
+        new.compute, new.is_current, new.found = computed, unchanged(of), None
         return new
 
     def value(self) -> Tensor:
@@ -81,6 +88,23 @@ _WITHOUT_VALUES = {
     Tensor.dim,
     Tensor.numel,
 }
+
+
+def _as_now(device: str) -> Callable[[], AbstractContextManager[Any]]:
+    """Makes the modes of now again: whether gradients are kept, and autocast."""
+    keeps = torch.is_grad_enabled()
+    casts = device in ("cpu", "cuda") and torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device) if casts else None
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        plain = (
+            torch.autocast(device, enabled=False) if device in ("cpu", "cuda") else nullcontext()
+        )
+        with torch.set_grad_enabled(keeps), torch.autocast(device, dtype=dtype) if casts else plain:
+            yield
+
+    return around
 
 
 def _real(each: Any) -> Any:

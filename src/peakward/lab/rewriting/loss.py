@@ -85,6 +85,10 @@ def _find(node: fx.Node) -> Site | Refused:
         return Refused(reason="its logits or its targets are of no known sizes")
     if argument(node, 2, "weight") is not None or argument(node, 6, "reduction", "mean") != "mean":
         return Refused(reason="its loss weighs classes, or is no mean")
+    if argument(node, 3, "size_average") is not None or argument(node, 5, "reduce") is not None:
+        return Refused(
+            reason="its loss is reduced as older torch was told to: say reduction='mean'"
+        )
     if value(targets).dtype != torch.int64 or value(logits).dtype not in _TYPES:
         got = f"{str(value(logits).dtype)[6:]} and {str(value(targets).dtype)[6:]}"
         return Refused(reason=f"its loss is of {got}, not of 16 or 32 bits and int64")

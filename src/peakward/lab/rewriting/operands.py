@@ -67,13 +67,14 @@ def _plain(node: Any) -> Operand:
 def _before_transpose(key: Operand) -> Operand:
     """The keys before they were turned to be multiplied, so that they are not turned twice."""
     node = key.node
-    if called(node) not in ("transpose", "swapaxes", "swapdims") or not is_tensor(node.args[0]):
+    turned = argument(node, 0, "input")
+    if called(node) not in ("transpose", "swapaxes", "swapdims") or not is_tensor(turned):
         return key
-    n = value(node).dim()
-    one, two = (int(each) % n for each in node.args[1:3])  # type: ignore[arg-type]
+    n, word = value(node).dim(), "axis" if called(node) == "swapaxes" else "dim"
+    one, two = (int(argument(node, at, f"{word}{at - 1}")) % n for at in (1, 2))
     swap = {one: two, two: one}
     dims = tuple(None if each is None else swap.get(each, each) for each in key.dims)
-    return Operand(node=node.args[0], dims=dims)  # type: ignore[arg-type]
+    return Operand(node=turned, dims=dims)
 
 
 def of_values(out: fx.Node, probs: fx.Node) -> tuple[Operand, tuple[int, ...]]:

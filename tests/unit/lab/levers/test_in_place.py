@@ -229,6 +229,13 @@ def test_parameters_that_others_hold_are_not_cast(live):
     assert torch.equal(averaged.embed.weight, weight)
 
 
+def test_two_tensors_of_one_memory_are_not_cast_apart(live):
+    live.model.again = nn.Parameter(live.model.embed.weight.data)
+    assert "embed.weight has the memory of again" in obstacle(
+        live, settings(precision="bf16"), AS_WRITTEN
+    )
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.uint8])
 def test_moments_in_fewer_bits_are_not_cast(live, dtype):
     parameter = next(live.model.parameters())

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 
 from peakward.lab.levers.compilation import is_compiled
 from peakward.lab.levers.module_levers import compile_in_place, ranged, recompute
@@ -38,6 +39,31 @@ def test_what_dropout_drops_is_dropped_alike_again(tiny_gpt):
         module(torch.zeros(2, 8).long()).square().mean().backward()
         found.append([each.grad.clone() for each in module.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_cache_is_not_filled_again(kind):
+    """transformers' models make one in every pass by default; a mask of the batch then no longer fits."""
+    sizes = {"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2}
+    if kind == "llama":
+        sizes |= {"intermediate_size": 64, "num_key_value_heads": 2}
+    made = transformers.AutoConfig.for_model(kind, **sizes)
+    if kind == "gpt2":
+        made.resid_pdrop = made.embd_pdrop = made.attn_pdrop = 0.0
+    torch.manual_seed(0)
+    module = transformers.AutoModelForCausalLM.from_config(made)
+    ids, mask = torch.randint(64, (2, 8)), torch.ones(2, 8).long()
+    mask[:, 6:] = 0
+    found = []
+    for mode in ("none", "every-block"):
+        undo = recompute(module, mode)
+        module.zero_grad()
+        module(input_ids=ids, attention_mask=mask, labels=ids).loss.backward()
+        found.append([each.grad.clone() for each in module.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    with torch.no_grad():
+        assert module(input_ids=ids).past_key_values.get_seq_length() == 8
+    undo()
 
 
 def test_without_blocks_nothing_can_be_recomputed(tiny_gpt):

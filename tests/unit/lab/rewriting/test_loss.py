@@ -87,6 +87,25 @@ def test_logits_that_are_read_are_made_then(make):
         torch.testing.assert_close(one.grad, two.grad, rtol=2e-5, atol=2e-5)
 
 
+def test_logits_that_are_first_read_without_gradients_keep_theirs():
+    """The modes are those of the forward pass, whenever the read is."""
+    model, x, y = Shifted(), ids(), marked()
+    plain = copy.deepcopy(model)
+    replaced(model, x, y, part="loss", by="chunked")
+    for module in (model, plain):
+        logits, loss = module(x, y)
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            logits.argmax(-1)
+        (loss + logits.square().mean()).backward()
+    for one, two in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad, rtol=2e-5, atol=2e-5)
+    with pytest.warns(UserWarning, match="logits that were left out"):
+        with torch.no_grad():
+            logits, _ = model(x, y)
+        assert logits.sum().requires_grad is False
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_logits_are_not_computed_of_weights_that_were_updated_meanwhile(fused):
     model, x, y = Shifted(), ids(), marked()
@@ -155,6 +174,8 @@ class Scored(nn.Module):
     [
         ({"reduction": "sum"}, "fused", "no mean"),
         ({"weight": torch.ones(VOCAB)}, "fused", "weighs classes"),
+        ({"size_average": False}, "fused", "as older torch was told"),
+        ({"reduce": False}, "fused", "as older torch was told"),
         ({}, "chunked", "has a bias"),
         ({"label_smoothing": 0.1}, "recomputed", "has a bias"),
     ],
