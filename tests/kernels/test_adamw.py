@@ -130,6 +130,17 @@ def test_goes_on_from_a_state_that_was_stored_on_a_cpu(device, tmp_path, kind):
     assert_same(stepped(mine, steps, 9), stepped(theirs, steps, 9))
 
 
+def test_torch_counts_each_step_once_from_a_stored_state(device):
+    first = grouped(TritonAdamW, parameters())
+    trained = [each.detach().clone() for each in stepped(first, PRESENT)]
+    theirs = grouped(torch.optim.AdamW, [torch.nn.Parameter(each) for each in trained])
+    theirs.load_state_dict(first.state_dict())
+    counts = [float(each["step"]) for each in theirs.state.values()]
+    stepped(theirs, [(0, 1, 2)], 6)
+    assert [float(each["step"]) for each in theirs.state.values()] == [n + 1 for n in counts]
+    assert [float(each["step"]) for each in first.state.values()] == counts
+
+
 @pytest.mark.parametrize("name", ["amsgrad", "maximize"])
 def test_another_optimizers_state_is_refused(device, name):
     state = torch.optim.AdamW(parameters(), **{name: True}).state_dict()

@@ -98,6 +98,15 @@ class TritonAdamW(torch.optim.Optimizer):
             n_before += len(group["params"])
         return loss
 
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's, with a count of each parameter's own: torch.optim.AdamW adds to it in place."""
+        found = super().state_dict()
+        states = {
+            number: {**state, "step": state["step"].clone()} if state else state
+            for number, state in found["state"].items()
+        }
+        return {**found, "state": states}
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, of torch.optim.AdamW too; counts come to their parameters' device.
 
