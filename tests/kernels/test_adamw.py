@@ -141,11 +141,28 @@ def test_torch_counts_each_step_once_from_a_stored_state(device):
     assert [float(each["step"]) for each in first.state.values()] == counts
 
 
-@pytest.mark.parametrize("name", ["amsgrad", "maximize"])
-def test_another_optimizers_state_is_refused(device, name):
-    state = torch.optim.AdamW(parameters(), **{name: True}).state_dict()
-    with pytest.raises(ValueError, match=f"an AdamW with {name}=False, got True"):
-        TritonAdamW(parameters()).load_state_dict(state)
+@pytest.mark.parametrize("name", ["amsgrad", "maximize", "decoupled_weight_decay"])
+def test_another_optimizers_maths_are_refused(device, name):
+    wanted = name == "decoupled_weight_decay"
+    kind = torch.optim.Adam if wanted else torch.optim.AdamW
+    state = kind(parameters(), **{name: not wanted}).state_dict()
+    mine = TritonAdamW(parameters())
+    with pytest.raises(ValueError, match=f"an AdamW with {name}={wanted}, got {not wanted}: take"):
+        mine.load_state_dict(state)
+    with pytest.raises(ValueError, match=f"a group with {name}={wanted}, got {not wanted}: take"):
+        mine.add_param_group({"params": parameters(), name: not wanted})
+    assert len(mine.param_groups) == 1
+
+
+def test_a_rate_that_was_stored_as_a_tensor_is_a_number(device):
+    rate = torch.tensor(0.25)
+    state = torch.optim.AdamW(parameters(), lr=rate, foreach=False).state_dict()
+    mine = TritonAdamW(parameters())
+    mine.load_state_dict(state)
+    assert type(mine.param_groups[0]["lr"]) is float
+    before = [each.detach().clone() for each in mine.param_groups[0]["params"]]
+    after = stepped(mine, [(0, 1, 2)])
+    assert not any(torch.equal(each, other) for each, other in zip(before, after, strict=True))
 
 
 def test_a_closure_may_go_backward(device):

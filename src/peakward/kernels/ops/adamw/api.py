@@ -15,6 +15,8 @@ MOST_SEEDS = 2**63
 MOMENTS = {"exp_avg": stored.FIRST, "exp_avg_sq": stored.SECOND}
 _CODES, _EXPONENTS = "_codes", "_exponents"
 """The endings of 8-bit states' names: no other optimiser takes one for a moment itself."""
+MATHS = {"amsgrad": False, "maximize": False, "decoupled_weight_decay": True}
+"""Settings of torch's, each with the one value that the kernels compute."""
 
 
 class TritonAdamW(torch.optim.Optimizer):
@@ -60,8 +62,9 @@ class TritonAdamW(torch.optim.Optimizer):
         """As torch's.
 
         Raises:
-            ValueError: as when made.
+            ValueError: as when made, or a group with amsgrad or maximize, or without decoupled_weight_decay.
         """
+        _require_maths(param_group, "a group")
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         parameters, states = group["params"], group["states"]
@@ -114,17 +117,18 @@ class TritonAdamW(torch.optim.Optimizer):
         that was stored.
 
         Raises:
-            ValueError: the state of an AdamW with amsgrad or maximize, which this has not.
+            ValueError: the state of an AdamW with amsgrad or maximize, which this has not, or of an Adam
+                that is not decoupled from its weight decay.
         """
-        for name in ("amsgrad", "maximize"):
-            if any(group.get(name) for group in state_dict["param_groups"]):
-                raise ValueError(
-                    f"{OP}: expected the state of an AdamW with {name}=False, got True"
-                )
+        for group in state_dict["param_groups"]:
+            _require_maths(group, "the state of an AdamW")
         # torch would cast every tensor of a state to its parameter's type.
         super().load_state_dict({**state_dict, "state": {}})
         for group, given in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group["states"] = self.defaults["states"]
+            group["lr"] = float(
+                group["lr"]
+            )  # A kernel takes no tensor; torch's capturable has one.
             self.defaults["seed"] = group.setdefault("seed", self.defaults["seed"])
             shared: dict[float, Tensor] = {}
             for each, number in zip(group["params"], given["params"], strict=True):
@@ -237,3 +241,11 @@ class TritonAdamW(torch.optim.Optimizer):
                     self.state[each] |= {name + _CODES: codes, name + _EXPONENTS: exponents}
                 else:
                     self.state[each][name] = torch.zeros_like(each, dtype=self._dtype(each))
+
+
+def _require_maths(group: dict[str, Any], what: str) -> None:
+    for name, value in MATHS.items():
+        if bool(group.get(name, value)) != value:
+            raise ValueError(
+                f"{OP}: expected {what} with {name}={value}, got {not value}: take torch.optim.AdamW for it"
+            )
