@@ -274,8 +274,10 @@ def masked_rows(tensor: Tensor) -> int:
 
 
 def _exact(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
-    """The largest magnitude that the operator gives in fp64, on copies."""
-    if not func._schema.returns or kwargs.get("out") is not None:
+    """The largest magnitude that the operator gives in fp64, on copies; None of one that draws random
+    numbers, whose second call would leave the step others."""
+    draws = torch.Tag.nondeterministic_seeded in func.tags
+    if draws or not func._schema.returns or kwargs.get("out") is not None:
         return None
     called = (args, {**kwargs, "dtype": torch.float64} if kwargs.get("dtype") else kwargs)
     wide_args, wide_kwargs = tree_map(_widened, called)

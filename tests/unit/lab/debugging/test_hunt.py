@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import peakward as pw
@@ -162,6 +163,16 @@ def test_activations_that_grow_until_a_type_ends(run, batches):
     assert ("tenth of the learning rate", True) in [
         (each.fix, each.passes) for each in found.trials
     ]
+
+
+def test_the_located_step_draws_what_the_failing_one_drew(run, batches):
+    class Drops(run):
+        def loss(self, logits, ids):
+            kept = F.dropout(torch.ones(4), 0.5)
+            return super().loss(logits, ids) - kept.sum().log()  # Infinite where all are dropped.
+
+    found = debugged(Drops(), batches(), n_steps=200)
+    assert (found.outcome, found.fault.operator) == ("found", "aten.log.default")
 
 
 def test_a_bad_batch(run, batches):
