@@ -136,7 +136,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     passes: bool
     """Whether every step up to the last one that was tried stayed finite."""
     n_steps: int
-    """Steps behind the snapshot that were run, the failing one among them where it passes."""
+    """Steps behind the snapshot that were run, the failing one among them where it passes and leaves
+    no batch out."""
     last_loss: float | None
     code: str
     """The same in the user's program."""

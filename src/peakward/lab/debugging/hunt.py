@@ -243,10 +243,11 @@ class _Run:
     def tried(
         self, snapshot: Snapshot, fault: Fault, cause: Cause, steps: Sequence[StepSeen]
     ) -> tuple[Trial, ...]:
-        """Changes, each from the snapshot on; until one passes, and at most so many."""
+        """Changes, each from the snapshot on; until one passes, and at most so many. A batch is left out only
+        where another follows it: no step would tell whether that helps."""
         trials: list[Trial] = []
         for fix in fixes.candidates(fault, cause, self.asked.state, steps)[:MOST_TRIALS]:
-            if fix.skips and self._source is None:
+            if fix.skips and (self._source is None or not self._has(fault.step + 1)):
                 continue
             trials.append(self._trial(snapshot, fault.step, fix))
             if trials[-1].passes:

@@ -196,6 +196,9 @@ def test_a_bad_batch(run, batches):
     assert found.cause.kind == "bad batch"
     assert found.with_batch_before
     assert (found.trials[0].fix, found.trials[0].passes) == ("skip batch", True)
+    last = debugged(one, given[: FAULT_AT + 1])
+    assert last.cause.kind == "bad batch"
+    assert not any(each.fix == "skip batch" or each.passes for each in last.trials)
 
 
 def test_a_value_that_begins_in_the_optimizer(run, batches):
