@@ -29,6 +29,9 @@ class TrainingState:
 
     Args:
         others: objects with `state_dict` and `load_state_dict`, such as a GradScaler or a scheduler.
+
+    Buffers that hold values that are not finite when it is made, as masks do, are constants: no fault is
+    looked for in them.
     """
 
     def __init__(
@@ -38,11 +41,21 @@ class TrainingState:
         others: Iterable[HasState] = (),
     ) -> None:
         self.model, self.optimizer, self.others = model, optimizer, tuple(others)
+        self._constants = {
+            name
+            for name, each in model.named_buffers()
+            if each.is_floating_point() and not bool(_wide(each).isfinite().all())
+        }
 
     def tensors(self) -> dict[str, Tensor]:
-        """The parameters, buffers and tensors of the optimizer, by a name that says what each is."""
+        """The parameters, buffers and tensors of the optimizer that a good state has finite, by a name that
+        says what each is."""
         named = {f"parameter {name}": each for name, each in self.model.named_parameters()}
-        buffers = {f"buffer {name}": each for name, each in self.model.named_buffers()}
+        buffers = {
+            f"buffer {name}": each
+            for name, each in self.model.named_buffers()
+            if name not in self._constants
+        }
         return {**named, **buffers, **self._moments()}
 
     def _moments(self) -> dict[str, Tensor]:
@@ -61,7 +74,7 @@ class TrainingState:
         groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         for each in self.tensors().values():
             if each.is_floating_point() and each.numel():
-                wide = each.detach().float() if each.element_size() == 1 else each.detach()
+                wide = _wide(each)
                 groups.setdefault((wide.device, wide.dtype), []).append(wide)
         # The largest magnitude of each: one kernel reads many tensors, and NaN stays NaN.
         norms = [torch._foreach_norm(group, ord=math.inf) for group in groups.values()]
@@ -130,6 +143,11 @@ class Snapshot:
                 "name another folder, or take fewer snapshots"
             ) from error
         return place
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """In fp32 where an element has one byte: few operators take such types."""
+    return tensor.detach().float() if tensor.element_size() == 1 else tensor.detach()
 
 
 def _own(model: nn.Module) -> dict[str, Tensor]:

@@ -265,6 +265,23 @@ def test_masks_and_values_that_are_taken_away_are_no_fault(run, batches):
     assert (found.fault.operator, found.fault.module) == ("aten.div.Tensor", "blocks.1")
 
 
+def test_a_mask_in_a_buffer_is_no_fault(run, batches):
+    class Masked(nn.Module):
+        def __init__(self, diagonal):
+            super().__init__()
+            self.register_buffer("mask", torch.full((9, 9), -math.inf).triu(diagonal))
+
+        def forward(self, x):
+            return (x @ x.transpose(-2, -1) + self.mask).softmax(-1) @ x
+
+    one = run()
+    one.model.blocks[0] = Masked(1)
+    assert debugged(one, batches(), n_steps=12).outcome == "finite"
+    one.model.blocks[1] = Masked(0)
+    found = debugged(one, batches())
+    assert (found.outcome, found.cause.kind) == ("found", "all masked")
+
+
 def test_a_run_that_stays_finite_is_the_run_without_a_watch(run, batches):
     one = run()
     torch.manual_seed(0)
