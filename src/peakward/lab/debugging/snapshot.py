@@ -92,24 +92,32 @@ class Snapshot:
         self.step = step
         self._state = state
         self._model = {name: _kept(each) for name, each in _own(state.model).items()}
+        self._gradients = {
+            name: _kept(each.grad)
+            for name, each in state.model.named_parameters()
+            if each.grad is not None
+        }
         self._optimizer = None if state.optimizer is None else _deep(state.optimizer.state_dict())
         self._others = [_deep(each.state_dict()) for each in state.others]
         self._random = _random_state()
         self._flags = state.finite_flags()
-        kept = [*self._model.values(), *tree_leaves(self._optimizer)]
-        self.n_bytes = sum(each.nbytes for each in kept if isinstance(each, Tensor))
+        kept = [*self._model.values(), *self._gradients.values(), *tree_leaves(self._optimizer)]
+        self.n_bytes = sum(_n_bytes(each) for each in kept if isinstance(each, Tensor))
 
     def was_finite(self) -> bool:
         """Whether every value was; waits for the device."""
         return all(bool(each) for each in self._flags)
 
     def restore(self) -> None:
-        """Put everything back; parameters stay the objects that they were."""
+        """Put everything back, gradients that a step adds to as well; parameters stay the objects that they
+        were."""
         state = self._state
         with torch.no_grad():
             for name, each in _own(state.model).items():
                 each.copy_(self._model[name])
-        state.model.zero_grad(set_to_none=True)
+        for name, parameter in state.model.named_parameters():
+            gradient = self._gradients.get(name)
+            parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
         if state.optimizer is not None and self._optimizer is not None:
             _load(state.optimizer, self._optimizer)
         for other, kept in zip(state.others, self._others, strict=True):
@@ -127,6 +135,7 @@ class Snapshot:
         content = {
             "step": self.step,
             "model": self._model,
+            "gradients": self._gradients,
             "optimizer": self._optimizer,
             "others": self._others,
         }
@@ -160,10 +169,18 @@ def _own(model: nn.Module) -> dict[str, Tensor]:
 
 def _kept(tensor: Tensor) -> Tensor:
     """A copy on the host. Of a GPU's tensor in pinned memory, so that the step goes on while it is copied."""
+    if tensor.is_sparse:
+        return tensor.detach().to("cpu", copy=True)
     if tensor.device.type != "cuda":
         return tensor.detach().clone()
     held = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return held.copy_(tensor.detach(), non_blocking=True)
+
+
+def _n_bytes(tensor: Tensor) -> int:
+    if tensor.is_sparse:
+        return tensor._indices().nbytes + tensor._values().nbytes
+    return tensor.nbytes
 
 
 def _deep(state: Any) -> Any:
