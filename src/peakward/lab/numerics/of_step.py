@@ -57,7 +57,8 @@ def judge_step(given: Given, claim: Claim, *, kept: Kept) -> NumericsVerdict:
       not rounded to fewer digits than sums have, each rounding is that of a sum, over the width of a
       parameter, over keys or over tokens, whose error grows as the root of their number.
     - An optimizer's lever leaves loss and gradients as they are, but for twice what two calls of the base
-      differ by. Parameters may differ by four roundings of their type, or that.
+      differ by. Parameters may differ by four roundings of their type, or that. Where this is as large as
+      the whole update, an optimizer that does nothing would be within it, and nothing is proved.
 
     A step that draws random numbers, which a lever may draw otherwise, is compared in eval mode. With
     dropout, losses of several steps from one state must then agree by a paired t-test.
@@ -198,7 +199,8 @@ class _Arms:
     def compared(self) -> _Compared:
         first, again, got = (self._run(case) for case in (self._base, self._base, self._candidate))
         expected = first.outputs
-        if self.only_updates and not self._moved(expected):
+        update = self._update(expected) if self.only_updates else math.inf
+        if not update:
             why = "the step leaves every parameter as it is, so that no update can be compared"
             return _Compared("not computed", why, draws=False)
         apart = {name: _difference(name, again.outputs, expected) for name in expected}
@@ -222,6 +224,13 @@ class _Arms:
             for name in expected
         )
         broken = [each.quantity for each in errors if not each.candidate_error <= each.bound]
+        if not broken and bounds.get("parameters", 0.0) >= update:
+            return _Compared(
+                "not computed",
+                f"parameters may differ by {bounds['parameters']:.2g} of their norm in their type, and the "
+                f"whole update is {update:.2g} of it: compare with parameters in fp32, or at a larger rate",
+                draws=False,
+            )
         verdict = "violated" if broken else "holds"
         return _Compared(verdict, ", ".join(broken) or AGAINST_ITSELF, first.draws, errors)
 
@@ -264,9 +273,10 @@ class _Arms:
         outputs = {name: values for name, values in found.items() if values}
         return _Seen(outputs, attention, max(sizes, default=1), draws)
 
-    def _moved(self, expected: Outputs) -> bool:
-        now = zip(expected["parameters"], self._model.parameters(), strict=True)
-        return any(not torch.equal(after, before) for after, before in now)
+    def _update(self, expected: Outputs) -> float:
+        """The norm of the parameters' change by the step over their norm."""
+        before = tuple(each.detach() for each in self._model.parameters())
+        return distance(before, expected["parameters"])
 
     def _bound(self, name: str, seen: _Seen, apart: float) -> float:
         if self._declared == "exact":

@@ -182,6 +182,24 @@ def test_an_update_of_another_rate_is_violated(make_step, monkeypatch):
     assert (found.verdict, found.reason) == ("violated", "parameters")
 
 
+def test_an_update_within_the_roundings_of_its_type_proves_nothing(make_step, monkeypatch):
+    """In bf16 an optimizer that does nothing is as near as one that may be right."""
+    step = torch.optim.AdamW.step
+
+    def idle(self, closure=None):
+        return None if self.param_groups[0]["fused"] else step(self, closure)
+
+    given = make_step()
+    given.model.bfloat16()
+    given.optimizer.param_groups[0]["lr"] = 1e-5
+    assert judged(given, ("fused-optimizer",)).verdict == "not computed"
+    monkeypatch.setattr(torch.optim.AdamW, "step", idle)
+    found = judged(given, ("fused-optimizer",))
+    assert found.verdict == "not computed"
+    assert "the whole update is" in found.reason
+    assert judged(make_step(), ("fused-optimizer",)).reason == "parameters"
+
+
 def test_an_update_that_the_step_does_not_make_is_not_compared(make_step):
     given = make_step()
 
