@@ -41,6 +41,9 @@ MOST_T = 5.41
 freedom."""
 N_BATCHES = 8
 """Batches of another loader that are compared."""
+HALF = 0.5
+"""An optimizer that does nothing is as far from the right parameters as the update. One that is right is far
+nearer: in bf16 single roundings apart."""
 AGAINST_ITSELF = "against the same step without the lever, for want of an fp64 oracle"
 
 
@@ -58,7 +61,8 @@ def judge_step(given: Given, claim: Claim, *, kept: Kept) -> NumericsVerdict:
       parameter, over keys or over tokens, whose error grows as the root of their number.
     - An optimizer's lever leaves loss and gradients as they are, but for twice what two calls of the base
       differ by. Parameters may differ by four roundings of their type, or that. Where this is as large as
-      the whole update, an optimizer that does nothing would be within it, and nothing is proved.
+      the whole update, an optimizer that does nothing would be within it: nothing is then proved by a
+      candidate that is farther from the base's parameters than half its update.
 
     A step that draws random numbers, which a lever may draw otherwise, is compared in eval mode. With
     dropout, losses of several steps from one state must then agree by a paired t-test.
@@ -224,11 +228,13 @@ class _Arms:
             for name in expected
         )
         broken = [each.quantity for each in errors if not each.candidate_error <= each.bound]
-        if not broken and bounds.get("parameters", 0.0) >= update:
+        of_parameters = [each.candidate_error for each in errors if each.quantity == "parameters"]
+        if not broken and any(each > HALF * update for each in of_parameters):
             return _Compared(
                 "not computed",
-                f"parameters may differ by {bounds['parameters']:.2g} of their norm in their type, and the "
-                f"whole update is {update:.2g} of it: compare with parameters in fp32, or at a larger rate",
+                f"parameters differ by {max(of_parameters):.2g} of their norm, within the roundings of their "
+                f"type, and the whole update is {update:.2g} of it: compare with parameters in fp32, or at a "
+                "larger rate",
                 draws=False,
             )
         verdict = "violated" if broken else "holds"

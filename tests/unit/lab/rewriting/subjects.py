@@ -65,7 +65,7 @@ class Chosen(Written):
         self.register_buffer("seen", self.tril.bool(), persistent=False)
 
     def attend(self, q, k, v, t, mask):
-        att = torch.matmul(q, k.transpose(-1, -2)) / (self.d**0.5)
+        att = torch.matmul(q, k.transpose(dim0=-1, dim1=-2)) / (self.d**0.5)
         least = torch.full([], torch.finfo(att.dtype).min, dtype=att.dtype)
         att = torch.where(self.seen[:, :, :t, :t], att, least)
         att = nn.functional.softmax(att, dim=-1).type(v.dtype)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from peakward.lab.rewriting import rewriting
+from peakward.lab.rewriting import loss, rewriting
 from peakward.lab.rewriting.later import Later
 from peakward.records.errors import PeakwardError
 from tiers import in_full
@@ -184,6 +184,19 @@ def test_another_loss_is_refused(options, by, why):
     x, y = torch.randn(6, DIM), torch.randint(VOCAB, (6,))
     with pytest.raises(PeakwardError, match=why):
         replaced(Scored(**options), x, y, part="loss", by=by)
+
+
+def test_a_graph_that_cannot_be_read_is_left_as_written(monkeypatch):
+    model, x, y = Shifted(), ids(), marked()
+    before = step(model, x, y)
+
+    def fails(*_given):
+        raise ValueError("not enough values to unpack")
+
+    monkeypatch.setattr(loss, "replace", fails)
+    with pytest.raises(PeakwardError, match=r"could not be read .ValueError: not enough"):
+        replaced(model, x, y, part="loss", by="chunked")
+    assert_same(step(model, x, y), before)
 
 
 @pytest.mark.full
