@@ -200,6 +200,8 @@ def _recomputing(mode: str, blocks: str, contexts: Iterable[str]) -> Iterator[st
     else:
         yield f"    return checkpoint(type(block).forward, block, *args, {options}, **kwargs)"
     yield from ("", f"for block in {blocks}:", "    block.forward = MethodType(recomputed, block)")
+    yield 'if getattr(getattr(model, "config", None), "use_cache", False):'
+    yield "    model.config.use_cache = False  # Blocks that run again would fill a cache twice."
 
 
 def _compiling(
