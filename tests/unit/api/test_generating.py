@@ -235,6 +235,11 @@ REFUSED = (
         ("--prompt", "x", "--guesses", "2", "--draft", "skip:1-2"),
         "expected some of the blocks 0 to 1",
     ),
+    Line(
+        ("--prompt", "x", "--guesses", "2", "--draft", "skip:0-9999999999"),
+        "expected some of the blocks 0 to 1",
+    ),
+    Line(("--prompt", "x", "--guesses", "2", "--draft", "skip:" + "9" * 40), "write skip:12-17"),
     Line(("--prompt", "x", "--guesses", "2", "--draft", "none.gguf"), "No such file"),
     Line(("--prompt", "x", "--model", "none.gguf"), "No such file"),
 )

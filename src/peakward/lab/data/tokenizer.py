@@ -127,6 +127,15 @@ class BytePairs:
         """See Tokenizer."""
         return np.array(self._inner.encode(text, add_special_tokens=False).ids, dtype=np.int64)
 
+    def of_prompt(self, text: str) -> NDArray[np.int64]:
+        """The tokens that a text begins with where a model goes on with it: as Llama's, its file may put one
+        that marks the beginning before them. None of an empty text."""
+        plain = self._inner.encode(text, add_special_tokens=False).ids
+        marked = self._inner.encode(text, add_special_tokens=True).ids
+        places = range(len(marked) - len(plain) + 1) if plain else ()
+        first = next((at for at in places if marked[at : at + len(plain)] == plain), 0)
+        return np.array([*marked[:first], *plain], dtype=np.int64)
+
     def has_tokens_of(self, other: "BytePairs") -> bool:
         """Whether each of the other's tokens is the same here, and the other way round."""
         return bool(self._inner.get_vocab() == other._inner.get_vocab())

@@ -166,7 +166,7 @@ def without_blocks(model: Decoder, left_out: Sequence[int]) -> Decoder:
         PeakwardError: no block, or one that the model does not have.
     """
     n = model.shape.n_layers
-    kept = [block for number, block in enumerate(model.blocks) if number not in set(left_out)]
+    kept = [block for number, block in enumerate(model.blocks) if number not in left_out]
     if not left_out or not 0 <= min(left_out) <= max(left_out) < n or not kept:
         raise PeakwardError(
             f"expected some of the blocks 0 to {n - 1} to leave out and one to keep, got "

@@ -55,14 +55,18 @@ class Pages:
         self.n_users[page] -= 1
         if self.n_users[page] == 0:
             self.free.append(page)
-            if page in self._tokens_of:
-                del self._of_tokens[self._tokens_of.pop(page)]
+            self.forget(page)
 
     def keep(self, page: int, before: int | None, tokens: tuple[int, ...]) -> None:
         """Remembers that a page behind another, or at the start, holds these tokens."""
         if (before, tokens) not in self._of_tokens:
             self._of_tokens[before, tokens] = page
             self._tokens_of[page] = before, tokens
+
+    def forget(self, page: int) -> None:
+        """Knows no tokens of the page any more, because others are written to it."""
+        if page in self._tokens_of:
+            del self._of_tokens[self._tokens_of.pop(page)]
 
     def known(self, before: int | None, tokens: tuple[int, ...]) -> int | None:
         """The page behind another, or at the start, that holds these tokens."""
@@ -180,6 +184,8 @@ class PagedCache(SequenceCache):
             try:
                 if written < len(table) and self.pages.n_users[table[written]] > 1:
                     table[written] = self._copied(table[written])
+                elif written < len(table):
+                    self.pages.forget(table[written])
                 while len(table) * self.page_size < length + n:
                     table.append(self.pages.take())
             finally:

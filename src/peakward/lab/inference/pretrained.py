@@ -236,6 +236,11 @@ def _of_gguf(path: Path) -> _Found:
             f"expected angles of RoPE that are not scaled, got {quoted(scaling)} in {path.name}: "
             "take a model without it"
         )
+    if (factor := file.fields.get("llama.rope.scale_linear", 1.0)) != 1.0:
+        raise PeakwardError(
+            f"expected angles of RoPE that are not scaled, got a factor of {quoted(factor)} in {path.name}: "
+            "take a model without it"
+        )
     own = {field: f"llama.{name}" for field, name in SIZES_IN_GGUF.items()}
     config = {field: file.fields[name] for field, name in own.items() if name in file.fields}
     tied = "output.weight" not in file.tensors
@@ -244,6 +249,12 @@ def _of_gguf(path: Path) -> _Found:
         config["vocab_size"] = len(words)
     given = {"model_type": "llama", "tie_word_embeddings": tied, **config}
     shape = hugging_face.shape_of(given, path.stem)
+    for name in ("llama.rope.dimension_count", "llama.attention.value_length"):
+        if (size := file.fields.get(name, shape.head_dim)) != shape.head_dim:
+            raise PeakwardError(
+                f"expected {name} as the {shape.head_dim} of a head, got {quoted(size)} in {path.name}: the "
+                "decoder turns and sums whole heads"
+            )
     kinds = sorted({each.kind.name for each in file.tensors.values() if len(each.shape) > 1})
     end = file.fields.get("tokenizer.ggml.eos_token_id")
     return _Found(
@@ -294,6 +305,10 @@ def _words_of_gguf(file: GgufFile) -> BytePairs:
             f"expected a tokenizer of byte pairs as SmolLM's, got {quoted(fields.get('model'))} "
             f"{quoted(fields.get('pre'))} in {file.path.name}: take its folder with a tokenizer.json"
         )
-    return tokenizer.of_merges(
-        fields["tokens"], fields["merges"], fields["token_type"], fields["eos_token_id"]
-    )
+    needed = ("tokens", "merges", "token_type", "eos_token_id")
+    if lacking := [name for name in needed if name not in fields]:
+        raise PeakwardError(
+            f"expected the tokenizer's {', '.join(needed)}, got {file.path.name} without "
+            f"{', '.join(lacking)}: take its folder with a tokenizer.json"
+        )
+    return tokenizer.of_merges(*(fields[name] for name in needed))

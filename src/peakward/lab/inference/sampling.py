@@ -21,13 +21,15 @@ def probabilities(logits: Tensor, by: Sampling) -> Tensor:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if by.temperature == 0:
         return torch.zeros_like(logits).scatter(-1, logits.argmax(-1, keepdim=True), 1.0)
-    logits = logits / by.temperature
+    # From the largest, so that a small temperature makes no infinity of it.
+    least = max(by.temperature, torch.finfo(logits.dtype).tiny)
+    logits = (logits - logits.amax(-1, keepdim=True)) / least
     if by.top_k is None and by.top_p is None:
         return logits.softmax(-1)
     ranked, ids = logits.sort(dim=-1, descending=True, stable=True)
     if by.top_k is not None:
         ranked[..., by.top_k :] = -inf
-    if by.top_p is not None:
+    if by.top_p is not None and by.top_p < 1:
         likely = ranked.softmax(-1)
         # A token is left out where those before it have the sum already; the first one never is.
         before = likely.cumsum(-1) - likely

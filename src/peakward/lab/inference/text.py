@@ -256,6 +256,10 @@ def decoding_of(
     return Speculation(found.model, cache(found.model), drafter, n_guessed=guesses, **of_text)
 
 
+DIGITS = 12
+"""Of the numbers of two blocks together."""
+
+
 def draft_of(found: Pretrained, named: str, device: str, dtype: torch.dtype) -> Decoder | None:
     """The model that guesses; None where the text's own words do.
 
@@ -266,11 +270,12 @@ def draft_of(found: Pretrained, named: str, device: str, dtype: torch.dtype) -> 
         return None
     if named.startswith(SKIP):
         first, _, last = named.removeprefix(SKIP).partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal()):
+        if not (first.isdecimal() and (last or first).isdecimal()) or len(first + last) > DIGITS:
             raise PeakwardError(
                 f"expected the first and the last block to leave out, got {quoted(named)}: write {SKIP}12-17"
             )
-        return without_blocks(found.model, range(int(first), int(last or first) + 1))
+        end = min(int(last or first), found.model.shape.n_layers)  # One too many is refused.
+        return without_blocks(found.model, range(int(first), end + 1))
     draft = load(named, attention="sdpa", device=device, dtype=dtype)
     if not found.words.has_tokens_of(draft.words):
         raise PeakwardError(
@@ -286,7 +291,7 @@ def _encoded(found: Pretrained, prompts: Sequence[str], max_new_tokens: int) -> 
     Raises:
         PeakwardError: as `continued`, of prompts.
     """
-    ids: list[list[int]] = [found.words.encode(prompt).tolist() for prompt in prompts]
+    ids: list[list[int]] = [found.words.of_prompt(prompt).tolist() for prompt in prompts]
     longest = found.model.shape.max_seq_len
     for prompt, each in zip(prompts, ids, strict=True):
         if not each:

@@ -8,6 +8,7 @@ that a damaged or hostile file ends in one line.
 import mmap
 import struct
 from collections.abc import Callable
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -156,6 +157,10 @@ class _Reader:
             if name in tensors:
                 raise _damaged(self.path, f"two tensors are named {quoted(name)}")
             tensors[name] = tensor
+        placed = sorted(tensors.items(), key=lambda each: each[1].first)
+        for (one, before), (two, after) in pairwise(placed):
+            if after.first < before.first + before.n_bytes:
+                raise _damaged(self.path, f"{quoted(one)} and {quoted(two)} share bytes")
         return GgufFile(self.path, fields, tensors)
 
     def _taken(self, n: int) -> bytes:

@@ -121,8 +121,27 @@ def _from_llama(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Ten
         "embedding.weight": state["model.embed_tokens.weight"],
         "readout.norm.weight": state["model.norm.weight"],
     }
+    kv, d_ff = shape.n_kv_heads * shape.head_dim, shape.d_ff
+    rows = dict(
+        zip([*attention, "mlp.gate_proj", "mlp.up_proj"], [0, kv, kv, d_ff, d_ff], strict=True)
+    )
+    rows[attention[0]] = shape.n_heads * shape.head_dim
     for layer in range(shape.n_layers):
         for name, theirs in packed.items():
             parts = [state[f"model.layers.{layer}.{each}"] for each in theirs]
+            if len(parts) > 1:
+                for each, part in zip(theirs, parts, strict=True):
+                    _expect_rows(
+                        f"model.layers.{layer}.{each}", part, rows[each.rpartition(".")[0]]
+                    )
             ours[f"blocks.{layer}.{name}"] = torch.cat(parts) if len(parts) > 1 else parts[0]
     return ours
+
+
+def _expect_rows(name: str, part: Tensor, n_rows: int) -> None:
+    """Before parts are stacked, where only their sum would be seen."""
+    if part.shape[0] != n_rows:
+        raise PeakwardError(
+            f"expected {n_rows} rows of {name}, as the model's configuration says, got {part.shape[0]}: the "
+            "weights are another model's"
+        )

@@ -149,3 +149,17 @@ def test_missing_packages_are_named_with_their_line(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", importing)
     with pytest.raises(PeakwardError, match=r"package tokenizers .*pip install.*or use bytes"):
         tokenizer.load(Source("bpe"), REPEATED_TEXT, 300)
+
+
+def test_a_prompt_begins_as_the_file_says():
+    """Llama's files put a token for the beginning first; one for the end behind it would end the text."""
+    words = {"<s>": 0, "</s>": 1, "the": 2, "cat": 3}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="the"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    inner.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    found = tokenizer.BytePairs(inner, "test", 1)
+    assert found.of_prompt("the cat").tolist() == [0, 2, 3]
+    assert found.encode("the cat").tolist() == [2, 3]
+    assert found.of_prompt("").tolist() == []

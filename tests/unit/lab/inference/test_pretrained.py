@@ -116,7 +116,7 @@ def test_damaged_weights_of_a_folder(folder):
 
 def test_folders_of_another_model(folder):
     configured(folder, intermediate_size=48)
-    assert "sizes that the model's configuration says" in refusal(folder)
+    assert "expected 48 rows of model.layers.0.mlp.gate_proj" in refusal(folder)
     configured(folder, intermediate_size=64, num_hidden_layers=1)
     assert "'model.layers.1." in refusal(folder)
     configured(folder, num_hidden_layers=3)
@@ -143,10 +143,22 @@ def test_files_of_another_model(llama, tmp_path):
     assert "architecture llama" in with_fields(**{"general.architecture": "falcon"})
     assert "contradicts itself" in with_fields(**{"llama.attention.head_count": 2})
     assert "scaled" in with_fields(**{"llama.rope.scaling.type": "yarn"})
+    assert "a factor of 4.0" in with_fields(**{"llama.rope.scale_linear": 4.0})
+    assert "llama.rope.dimension_count" in with_fields(**{"llama.rope.dimension_count": 4})
     assert "SmolLM" in with_fields(**{"tokenizer.ggml.pre": "default"})
     assert "num_hidden_layers" in with_fields(**{"llama.block_count": 4_000_000_000})
     assert "fit together" in with_fields(**{"tokenizer.ggml.merges": ["q"]})
     assert "fit together" in with_fields(**{"tokenizer.ggml.token_type": [1]})
+    path.write_bytes(gguf({k: v for k, v in FIELDS.items() if "merges" not in k}, tensors))
+    assert "without merges" in refusal(path)
+    halves = {name: tensors[f"blk.0.{name}.weight"] for name in ("ffn_gate", "ffn_up")}
+    tensors["blk.0.ffn_gate.weight"] = (0, torch.zeros(32, 32))
+    tensors["blk.0.ffn_up.weight"] = (0, torch.zeros(96, 32))
+    assert (
+        "expected 64 rows of model.layers.0.mlp.gate_proj.weight, as the model's configuration says, got 32"
+        in with_fields()
+    )
+    tensors |= {f"blk.0.{name}.weight": each for name, each in halves.items()}
     tensors["rope_freqs.weight"] = (0, torch.ones(4))
     assert "rope_freqs" in with_fields()
 

@@ -84,6 +84,17 @@ def test_draws_by_another_rule_would_be_found(rule, other):
     assert statistic(rule, by_definition(**other)) > CHI_SQUARED
 
 
+@pytest.mark.parametrize("temperature", [1e-12, 1e-38, 1e-40, 1e-300])
+def test_a_temperature_near_0_takes_the_likeliest(temperature):
+    few = torch.tensor([0.25, 4.0, -2.0, 3.5])
+    assert probabilities(few, Sampling(temperature=temperature)).tolist() == [0, 1, 0, 0]
+
+
+def test_a_top_p_of_1_keeps_every_token():
+    logits = torch.linspace(0, -12, 50_000)
+    assert (probabilities(logits, Sampling(temperature=1.0, top_p=1.0)) > 0).all()
+
+
 def test_the_likeliest_and_of_equal_ones_the_first():
     assert chosen(LOGITS[None], Sampling(), torch.zeros(1)).tolist() == [2]
     assert probabilities(LOGITS, Sampling()).argmax() == 2

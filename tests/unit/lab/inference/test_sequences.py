@@ -227,6 +227,21 @@ def test_pages_that_are_known_are_not_computed_again(make_decoder):
 
 
 @torch.no_grad()
+def test_a_page_that_is_trimmed_and_written_again_is_known_no_more(make_decoder):
+    model = make_decoder({})
+    cache = PagedCache(model.shape, n_pages=8, page_size=4, **ON_CPU)
+    prompt = texts(61, [8])[0].tolist()
+    cache.prefill(model, 0, prompt)
+    cache.trim(0, 6)
+    cache.step(model, torch.tensor([[40], [0], [0]]))
+    cache.release(1)
+    longer = [*prompt, 9]
+    found = cache.prefill(model, 1, longer)
+    assert cache.tables[1][0] == cache.tables[0][0] and cache.tables[1][1] != cache.tables[0][1]
+    assert close(found, model(torch.tensor([longer]))[:, -1], model.shape.n_layers)
+
+
+@torch.no_grad()
 def test_too_small_caches_say_so(make_decoder):
     model = make_decoder({"positions": "learned"})
     contiguous = ContiguousCache(model.shape, capacity=6, **ON_CPU)

@@ -80,6 +80,17 @@ def test_huge_counts_make_nothing(tmp_path, count):
             read(path)
 
 
+def test_tensors_that_share_bytes_are_refused(tmp_path):
+    """Read one after another, many of them would take many times the file's size."""
+    path = tmp_path / "model.gguf"
+    data = bytearray(gguf({}, {"x": (0, torch.zeros(64)), "other": (0, torch.zeros(64))}))
+    offset = data.index(b"other") + len("other") + 4 + 8 + 4
+    data[offset : offset + 8] = struct.pack("<Q", 128)
+    path.write_bytes(data)
+    with pytest.raises(PeakwardError, match="'x' and 'other' share bytes"):
+        read(path)
+
+
 def test_other_files(tmp_path):
     path = tmp_path / "model.gguf"
     with pytest.raises(PeakwardError, match="No such file"):
