@@ -1,14 +1,19 @@
 """What `nan-hunt` tells, of runs that were really watched and steps of a formula."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from peakward.lab.debugging import story
-from peakward.records.case import NumericsCase
+from peakward.records.case import NumericsCase, Source
 from peakward.records.profile import DeviceIdle, Idle
 from peakward.studies import hunted, nan_hunt
 from peakward.studies.nan_hunt import STUDY
 from peakward.studies.readings import Readings
+
+TEXT = Source(str(Path(__file__).parents[3] / "LICENSE"))
+"""The same whatever the Python: of another text no channel may die in so short a run."""
 
 
 @pytest.fixture
@@ -23,7 +28,8 @@ def parts(setting, measure, profile, monkeypatch):
         for n, (case, by) in enumerate(STUDY.plan(here)):
             made = measure(case, by, here.environment, serial=n)
             if isinstance(case, NumericsCase) and looks:
-                looked = story.look(msgspec.structs.replace(case, device="cpu"), here.environment)
+                seen = msgspec.structs.replace(case, device="cpu", text=TEXT)
+                looked = story.look(seen, here.environment)
                 made = msgspec.structs.replace(made, numerics=looked)
             readings.add(made)
             if idle is not None and not isinstance(case, NumericsCase):
