@@ -257,7 +257,7 @@ def decoding_of(
 
 
 DIGITS = 12
-"""Of the numbers of two blocks together."""
+"""The most that the numbers of two blocks have together."""
 
 
 def draft_of(found: Pretrained, named: str, device: str, dtype: torch.dtype) -> Decoder | None:
