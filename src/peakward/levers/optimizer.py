@@ -175,8 +175,8 @@ _OF_STATES = {
     "peakward.adamw_bf16": KernelSpeed(factor=1.10),
     "peakward.adamw_8bit": KernelSpeed(factor=1.54),
 }
-"""On an H200 they move their bytes at 91 and 65% of a copy's rate (results/2026-11-27-h200-optimizer-states):
-of 8 bits rounding at random takes as long as the memory."""
+"""On an H200 they move their bytes at 91 and 65% of a copy's rate (results/2026-11-27-h200-optimizer-states).
+Why 8 bits reach so little was not profiled."""
 
 
 def _own_hint(value: Optimizer) -> CodeHint:

@@ -173,7 +173,7 @@ class _Bench:
                 torch.cuda.reset_peak_memory_stats()
             clock.mark(0)
             for at in range(n_steps):
-                self._say(f"running {arm.name}")  # Some 10 us: a step that is slow is no hung one.
+                self._say(f"running {arm.name}")  # A step that is slow is no hung one.
                 loss = step()
                 clock.mark(at + 1)
             clock_mhz, power_w = _sensed() if on_gpu else (None, None)
