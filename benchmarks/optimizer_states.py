@@ -368,6 +368,8 @@ def main() -> None:
     parser.add_argument("--lr", type=float)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
+    if given.seeds is not None and given.seeds < 2:
+        parser.error(f"expected --seeds from 2 on, got {given.seeds}: one seed has no spread")
     on_gpu = given.device == "cuda"
     given.seeds = given.seeds or (5 if on_gpu else 6)
     given.steps = given.steps or 400
