@@ -131,17 +131,19 @@ def _from_llama(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Ten
             parts = [state[f"model.layers.{layer}.{each}"] for each in theirs]
             if len(parts) > 1:
                 for each, part in zip(theirs, parts, strict=True):
-                    _expect_rows(
-                        f"model.layers.{layer}.{each}", part, rows[each.rpartition(".")[0]]
+                    sizes = (
+                        rows[each.rpartition(".")[0]],
+                        *([shape.d_model] if part.dim() > 1 else []),
                     )
+                    _expect_sizes(f"model.layers.{layer}.{each}", part, sizes)
             ours[f"blocks.{layer}.{name}"] = torch.cat(parts) if len(parts) > 1 else parts[0]
     return ours
 
 
-def _expect_rows(name: str, part: Tensor, n_rows: int) -> None:
-    """Before parts are stacked, where only their sum would be seen."""
-    if part.shape[0] != n_rows:
+def _expect_sizes(name: str, part: Tensor, sizes: tuple[int, ...]) -> None:
+    """Before parts are stacked, where only the sum of their rows would be seen."""
+    if tuple(part.shape) != sizes:
         raise PeakwardError(
-            f"expected {n_rows} rows of {name}, as the model's configuration says, got {part.shape[0]}: the "
+            f"expected {name} of {sizes}, as the model's configuration says, got {tuple(part.shape)}: the "
             "weights are another model's"
         )

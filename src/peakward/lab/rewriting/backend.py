@@ -62,6 +62,7 @@ class Backend:
             told = f"its graph could not be read ({type(error).__name__}: {error})"
             for outcomes in self.outcomes.values():
                 outcomes.append(Refused(reason=told))
+            warnings.warn(f"a part of the module is left as written: {told}", stacklevel=2)
             return self._inner(original, examples)
         graph.recompile()
         run = self._inner(graph, examples)

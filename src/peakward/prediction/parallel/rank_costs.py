@@ -36,6 +36,7 @@ PASSING = frozenset(("activations", "logits", "weight_casts", "temporaries", "in
 
 
 MANY_BYTES = 10**9
+"""So many that a launch takes no part of their time."""
 
 
 class Seconds(NamedTuple):
