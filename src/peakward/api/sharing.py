@@ -130,7 +130,7 @@ def share(
     left: dict[Protocol, list[str]] = {SCREENED: [], CONFIRMED: []}
     with session.opened(db, here, observer) as opened:
         sweep = opened.sweep
-        setting = read_setting(sweep, Scope("small"))
+        setting = read_setting(sweep.environment, Scope("small"))
         sweep.workers.left_s = lambda: ends_s - monotonic()
 
         def gather(lab: Recorder) -> None:

@@ -1,5 +1,8 @@
 """The ranks of the tests of layouts: three steps beside a single process's, in fp64."""
 
+import gc
+import weakref
+
 import msgspec
 import torch
 import torch.nn.functional as F
@@ -168,3 +171,16 @@ def _apart(found, wanted):
         (float((each.cpu() - wanted[name]).abs().max()) for name, each in found.items()),
         default=0.0,
     )
+
+
+def stages_left(rank, arguments, tell):
+    """The blocks that are alive on this rank of a pipeline when nobody but its step has the model."""
+    tell(1, "building")
+    module = made("rope")
+    blocks = [weakref.ref(each) for each in module.blocks]
+    layout = Layout(pp=2, n_micro_batches=2)
+    step = ParallelStep(module, layout, ranks.mesh(layout, rank), optimizer=torch.optim.SGD)
+    del module
+    gc.collect()
+    left = [at for at, each in enumerate(blocks) if each() is not None]
+    return {"left": left, "held": len(step.stages[0].blocks)}

@@ -139,3 +139,10 @@ def test_every_rank_of_a_mean_sees_its_own_loss(two):
 def test_a_rank_that_owns_nothing_of_zero1_holds_no_state(four):
     held = [each["held"]["optimizer_state"] for each in four["zero1, nothing owned", "adamw"]]
     assert sorted(held)[:3] == [0, 0, 0] and max(held) > 0
+
+
+def test_a_rank_of_a_pipeline_lets_go_of_the_other_ranks_stages():
+    """On four H100s each rank of `2.7B` kept 4.8 GiB of parameters that it did not need."""
+    first, second = run_ranks("layouts:stages_left", {}, n_ranks=2)
+    assert first == {"left": [0, 1], "held": 2}
+    assert second == {"left": [2, 3], "held": 2}
