@@ -43,9 +43,9 @@ from peakward.records.parallel import Arm, ArmRun, ArmsRequest, RankUse
 
 Tell = Callable[[int, str], None]
 LEFT_BYTES = 256 * 2**20
-"""Arms that have gone may leave so much to libraries, as cuBLAS's workspaces. Where they leave more, the memory
-of the next is not told: on four H100s the gradients of a DistributedDataParallel of `xl` (3.7 GiB) went only
-when the next one was built, whose peak then seemed as much lower."""
+"""Arms that have gone may leave so much to libraries, as cuBLAS's workspaces. Where they leave more, the
+memory of the next is not told: on four H100s the gradients of a DistributedDataParallel of `xl` (3.7 GiB)
+went only when the next one was built, whose peak then seemed as much lower."""
 
 
 def measure(rank: Rank, arguments: Mapping[str, Any], tell: Tell) -> dict[str, Any]:

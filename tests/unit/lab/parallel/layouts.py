@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from peakward.lab.levers.module_levers import recompute
 from peakward.lab.models import decoder
 from peakward.lab.parallel import ranks
 from peakward.lab.parallel.step import ParallelStep
@@ -120,13 +121,21 @@ def compare(rank, arguments, tell):
                 case["kind"],
                 case["optimizer"],
                 case.get("compiled", False),
+                case.get("checkpointing", "none"),
             )
         )
     return found
 
 
-def _case(rank, layout, kind, optimizer, compiled=False):
+def _case(rank, layout, kind, optimizer, compiled=False, checkpointing="none"):
     module = made(kind).to(rank.device)
+    recompute(module, checkpointing)
+    calls = []
+    if not compiled:
+        for each in module.blocks:
+            each.register_forward_hook(lambda *_: calls.append("once"))
+            first = next(part for part in each.modules() if isinstance(part, nn.Linear))
+            first.register_forward_hook(lambda *_: calls.append("computed"))
     if rank.number and layout.tp == layout.pp == 1 and layout.dp > 1:
         with torch.no_grad():
             for each in [*module.parameters(), *module.buffers()]:
@@ -155,6 +164,7 @@ def _case(rank, layout, kind, optimizer, compiled=False):
         "gradients": _apart(received, gradients),
         "n_gradients": len(received),
         "losses": losses,
+        "computed": calls.count("computed") / max(1, calls.count("once")),
         "held": held,
         "alone": {
             "parameters": sum(
