@@ -46,7 +46,7 @@ def fp8_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if each % SIDE or each == 0:
             raise ValueError(f"{OP}: expected {name} in multiples of {SIDE}, got {each}")
     dtype = autocast_dtype(x.device) or x.dtype
-    flat = x.reshape(-1, x.shape[-1]).to(dtype)
+    flat = x.to(dtype).reshape(-1, x.shape[-1])
     require_floats(OP, x=flat, weight=weight)
     differentiates = torch.is_grad_enabled()
     needs = tuple(differentiates and each.requires_grad for each in (x, weight))
