@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         flash_attention_varlen,
         flash_attention_with_lse,
     )
+    from peakward.kernels.ops.fp8_linear.api import fp8_linear
     from peakward.kernels.ops.grouped_matmul.api import grouped_matmul
     from peakward.kernels.ops.layer_norm.api import add_layer_norm, layer_norm
     from peakward.kernels.ops.linear_cross_entropy.api import linear_cross_entropy
@@ -45,6 +46,7 @@ _MODULE_OF = {
     "flash_attention": "flash_attention",
     "flash_attention_varlen": "flash_attention",
     "flash_attention_with_lse": "flash_attention",
+    "fp8_linear": "fp8_linear",
     "fuse_norms": "norm_modules",
     "grouped_matmul": "grouped_matmul",
     "int4_matmul": "quantized_matmul",
@@ -72,6 +74,7 @@ __all__ = [
     "flash_attention",
     "flash_attention_varlen",
     "flash_attention_with_lse",
+    "fp8_linear",
     "fuse_norms",
     "grouped_matmul",
     "int4_matmul",

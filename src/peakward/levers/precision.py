@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import get_args
 
-from peakward.levers.axis import Axis, CodeHint, ComputeCapability, Value
+from peakward.levers.axis import Axis, CodeHint, ComputeCapability, KernelSpeed, Value
 from peakward.records.case import ConfiguredCase, ModelCase, ModuleCase, Precision
 from peakward.records.lever import Lever
 
@@ -108,5 +108,6 @@ AXIS = Axis(
         "fp8": CodeHint(module=IN_FP8),
     },
     unseen=_unseen,
+    kernels={"peakward.fp8_linear_both": KernelSpeed(), "peakward.fp8_linear_rows": KernelSpeed()},
     predicted={"cpu": ("tf32", "bf16", "bf16-mixed"), "cuda": get_args(Precision)},
 )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from peakward.levers.weights import Quantised
 from peakward.prediction.memory.timeline import Category
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import E4M3, E5M2, FLOAT, Tape, of_type, tensor, transposed
+from peakward.prediction.operators.tape import E4M3, E5M2, FLOAT, of_type, tensor, transposed
 from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
 
@@ -37,12 +37,15 @@ class Linear(NamedTuple):
 
 
 class SavedLinear(NamedTuple):
-    """Tensors that the product keeps: its input, and weight and bias where they were cast."""
+    """Tensors that the product keeps: its input, and weight and bias where they were cast.
+
+    Of products in fp8: x transposed, its scale, the weight transposed, its scale.
+    """
 
     layer: Linear
     x: Value
     parameters: tuple[Value, ...]
-    """The weight, and the bias if there is one."""
+    """The weight, and the bias if there is one; or what stands behind x in fp8."""
 
 
 def forward(
@@ -178,74 +181,99 @@ def _program(n_rows: int, n_out: int, *, compute: str) -> tuple[int, int, int, b
     return (16, 32, 4, False) if 4 < filled <= _WARPS else (16, 16 * _WARPS, _WARPS, True)
 
 
-# A linear layer whose products are of fp8 numbers (`lab/levers/precision.py`), in bf16 around them.
-#
-# What it holds in memory is not known: it is written down for time alone.
+# A linear layer whose products are of fp8 numbers (`kernels/ops/fp8_linear`), in bf16 around them.
+
+FP8_BOTH, FP8_ROWS = "peakward.fp8_linear_both", "peakward.fp8_linear_rows"
 
 
 def fp8_forward(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear, Value]:
     """x (…, n_in) → (…, n_out) in the compute type."""
-    y = tensor(layer.compute, *x.operand.shape[:-1], layer.n_out)
-    saved = fp8_until_saved(on, layer, x)
-    if layer.bias:
-        with on.module(layer.module):
-            on.pointwise("add", Value(y), on.cast(Value(layer.bias_vector), layer.compute))
-    return saved, Value(y)
+    with on.module(layer.module):
+        given, weight = rows(on.cast(x, layer.compute)), Value(layer.weight)
+        x_scale, w_scale = _scale(on, given), _scale(on, weight, held=(given,))
+        x_rows, x_columns = _cast_both(on, given, x_scale, E4M3)
+        w_rows, w_columns = _cast_both(on, weight, w_scale, E4M3)
+        y = _fp8_product(on, (x_rows, x_scale), (w_rows, w_scale), layer.compute, dear=True)
+        y = _with_bias(on, layer, y)
+        on.use(x_rows, w_rows, given)  # Locals of the layer.
+    return SavedLinear(layer, x_columns, (x_scale, w_columns, w_scale)), y.viewed(_result(layer, x))
+
+
+def fp8_forward_alone(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear, Value]:
+    """The same where no backward pass follows: nothing is transposed."""
+    with on.module(layer.module):
+        given, weight = rows(on.cast(x, layer.compute)), Value(layer.weight)
+        x_scale, w_scale = _scale(on, given), _scale(on, weight, held=(given,))
+        x_rows = _cast_rows(on, given, x_scale)
+        w_rows = _cast_rows(on, weight, w_scale)
+        y = _fp8_product(on, (x_rows, x_scale), (w_rows, w_scale), layer.compute)
+        y = _with_bias(on, layer, y)
+        on.use(x_rows, w_rows, given)
+    return SavedLinear(layer, x, ()), y.viewed(_result(layer, x))
 
 
 def fp8_until_saved(on: Writer, layer: Linear, x: Value) -> SavedLinear:
-    """As far as torch recomputes it: a function of our own is run whole, its bias is not added."""
-    if on.tape is not None:
-        _fp8_until_saved(on.tape, layer, x.operand)
-    return SavedLinear(layer, x, ())
+    """As far as torch recomputes it: a function of our own is run whole."""
+    return fp8_forward(on, layer, x)[0]
 
 
 def fp8_backward(on: Writer, saved: SavedLinear, gradient: Value, x_dtype: str) -> Value:
     """Gradient of y (…, n_out) in the compute type → of x (…, n_in) in `x_dtype`; also of both
-    parameters, in the type that they are kept in."""
-    if on.tape is not None:
-        _fp8_backward(on.tape, saved.layer, gradient.operand, x_dtype)
-    return Value(tensor(x_dtype, *gradient.operand.shape[:-1], saved.layer.n_in))
-
-
-def _fp8_until_saved(tape: Tape, layer: Linear, x: Operand) -> None:
-    with tape.module(layer.module):
-        a = _quantised(tape, rows(Value(tape.cast(x, layer.compute))).operand, E4M3)
-        b = _quantised(tape, layer.weight, E4M3)
-        _product(tape, a, transposed(b), layer.compute)
-
-
-def _fp8_backward(tape: Tape, layer: Linear, gradient: Operand, x_dtype: str) -> None:
-    x = tensor(layer.compute, *gradient.shape[:-1], layer.n_in)
-    with tape.module(layer.module):
+    parameters, in the type that they are kept in: the weight's comes out of its product so."""
+    layer, flat = saved.layer, rows(gradient)
+    with on.module(layer.module):
+        kept = on.saved(saved.x, *saved.parameters)
+        x_columns, x_scale, w_columns, w_scale = kept
+        scale = _scale(on, flat, held=kept)
+        g_rows, g_columns = _cast_both(on, flat, scale, E5M2, held=kept)
+        x = _fp8_product(on, (g_rows, scale), (w_columns, w_scale), layer.compute)
+        of_weight = _fp8_product(on, (g_columns, scale), (x_columns, x_scale), layer.stored)
         if layer.bias:
-            ones = (1,) * (len(gradient.shape) - 1)
-            tape.reduced("sum", gradient, *ones, layer.n_out)
-            tape.cast(of_type(layer.bias_vector, layer.compute), layer.stored)
-        g = _quantised(tape, rows(Value(gradient)).operand, E5M2)
-        w = _quantised(tape, layer.weight, E4M3)
-        a = _quantised(tape, rows(Value(x)).operand, E4M3)
-        for each in (w, g, a):  # cuBLAS takes a row-major matrix times a column-major one alone.
-            tape.copied(transposed(each))
-        _product(tape, g, w, layer.compute)
-        tape.cast(_product(tape, transposed(g), a, layer.compute), layer.stored)
-        tape.cast(x, x_dtype)
+            on.finished(on.reduced("sum", flat, layer.n_out), layer.stored)
+        on.use(g_rows, g_columns, scale, *kept)
+        x = x.viewed(tensor(layer.compute, *gradient.operand.shape[:-1], layer.n_in))
+        x = on.cast(x, x_dtype)
+        on.use(of_weight)
+    return x
 
 
-def _quantised(tape: Tape, x: Operand, dtype: str) -> Operand:
-    """x over the largest of its magnitudes, in fp8."""
-    largest = tape.cast(tape.reduced("amax", tape.pointwise("abs", x)), FLOAT)
-    scale = tape.pointwise("div", tape.pointwise("clamp", largest))
-    scaled = tape.pointwise("div", tape.cast(x, FLOAT), scale)
-    return tape.cast(tape.pointwise("clamp", scaled), dtype)
+def _result(layer: Linear, x: Value) -> Operand:
+    return tensor(layer.compute, *x.operand.shape[:-1], layer.n_out)
 
 
-def _product(tape: Tape, a: Operand, b: Operand, dtype: str) -> Operand:
-    """a (m, k) times b (k, n), each with its scale → (m, n) in `dtype`."""
-    result = tensor(dtype, a.shape[0], b.shape[1])
-    inputs = (a, b, tensor(FLOAT), tensor(FLOAT))
-    tape.call("_scaled_mm", inputs, (result,), flops=2 * a.shape[0] * a.shape[1] * b.shape[1])
-    return result
+def _scale(on: Writer, x: Value, held: tuple[Value, ...] = ()) -> Value:
+    """The fp32 number that x is divided by, from the largest of its magnitudes."""
+    (amax,) = on.call("linalg_vector_norm", (x,), (tensor(FLOAT),), held=held)
+    return on.pointwise("div", on.pointwise("clamp", amax))
+
+
+def _cast_both(
+    on: Writer, x: Value, scale: Value, dtype: str, held: tuple[Value, ...] = ()
+) -> tuple[Value, ...]:
+    both = (of_type(x.operand, dtype), of_type(transposed(x.operand), dtype))
+    return on.call(FP8_BOTH, (x, scale), both, held=held)
+
+
+def _cast_rows(on: Writer, x: Value, scale: Value) -> Value:
+    return on.call(FP8_ROWS, (x, scale), (of_type(x.operand, E4M3),))[0]
+
+
+def _with_bias(on: Writer, layer: Linear, y: Value) -> Value:
+    if not layer.bias:
+        return y
+    bias = on.cast(Value(layer.bias_vector), layer.compute, held=(y,))
+    return on.pointwise("add", y, bias)
+
+
+def _fp8_product(
+    on: Writer, a: tuple[Value, Value], b: tuple[Value, Value], dtype: str, *, dear: bool = False
+) -> Value:
+    """a (m, k) times the transposed of b (n, k), each with its scale → (m, n) in `dtype`."""
+    (left, a_scale), (right, b_scale) = a, b
+    (m, k), n = left.operand.shape, right.operand.shape[0]
+    across = right.viewed(transposed(right.operand))
+    inputs, flops = (left, across, a_scale, b_scale), 2 * m * k * n
+    return on.call("_scaled_mm", inputs, (tensor(dtype, m, n),), flops=flops, dear=dear)[0]
 
 
 # How the linear layers of the blocks compute: in the compute type, in fp8, or with quantised weights.
@@ -262,6 +290,7 @@ class Products(NamedTuple):
 
 _PLAIN = Products(forward, casts, backward)
 _FP8 = Products(fp8_forward, fp8_until_saved, fp8_backward)
+_FP8_ALONE = _FP8._replace(forward=fp8_forward_alone)
 _QUANTISED = _PLAIN._replace(forward=quantised_forward)
 """Products of passes without gradients, which have only a forward product."""
 
@@ -270,7 +299,9 @@ def products(plan: Plan) -> Products:
     """The products of the blocks; the output layer's are always plain."""
     if plan.quantised is not None:
         return _QUANTISED
-    return _FP8 if plan.precision == "fp8" else _PLAIN
+    if plan.precision == "fp8":
+        return _FP8 if plan.differentiated else _FP8_ALONE
+    return _PLAIN
 
 
 # The linear layers of a block with one feed-forward network.

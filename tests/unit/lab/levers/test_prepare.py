@@ -162,7 +162,14 @@ SHAPES = {
 def test_passes_with_a_cache(shape, setting, attention, pass_, make_case):
     if "n_experts" in shape and setting == "fp8":
         pytest.skip("fp8 has no experts")
-    check(make_case(shape=shape, pass_=pass_, precision=setting, attention=attention))
+    workload = (
+        {"batch_size": 16} if setting == "fp8" else {}
+    )  # A step of decode has as many tokens.
+    check(
+        make_case(
+            shape=shape, pass_=pass_, workload=workload, precision=setting, attention=attention
+        )
+    )
 
 
 def test_a_prefill_gives_the_last_logits_of_a_forward_pass(make_case):

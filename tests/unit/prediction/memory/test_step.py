@@ -30,7 +30,7 @@ def case(shape="tiny", device="cuda", changes=None, **configuration):
     [
         (case(device="cpu"), "device cuda"),
         (case(changes={"n_experts": 4}, compile="default"), "compile of a mixture"),
-        (case(precision="fp8"), "precision fp32 or"),
+        (case(precision="fp8", compile="default"), "compile of fp8 none"),
         (case(optimizer="sgd"), "optimizer adamw-loop or"),
         (case(more=(("pace", "fast"),)), "levers whose work is described, got pace fast"),
         (case(compile="max-autotune"), "compile none or"),

@@ -217,3 +217,28 @@ def cases(draw):
 @given(cases())
 def test_over_random_shapes_and_settings(made):
     assert_same(made)
+
+
+ON_16 = {"d_model": 32, "d_ff": 48, "head_dim": 8, "norm": "layernorm"}
+"""Sides of fp8 products; RMSNorm is taken apart on a CPU."""
+FP8 = {
+    "plain": ({}, {}, {}),
+    "biases": ({"bias": True, "qkv_bias": True}, {}, {}),
+    "forward": ({"bias": True}, {}, {"pass_": "forward"}),
+    "recomputed": ({"bias": True}, RECOMPUTED, {}),
+    "selective": ({}, {"checkpointing": "selective"}, {}),
+    "decode": ({}, {}, {"pass_": "decode", "batch_size": 16}),
+}
+
+
+@pytest.mark.parametrize("name", ["biases", *in_full(each for each in FP8 if each != "biases")])
+def test_fp8_of_cuda_is_what_runs_here(name):
+    """The closed form knows fp8 on CUDA alone; its kernels run here in Triton's interpreter."""
+    pytest.importorskip("triton")
+    changes, settings, work = FP8[name]
+    shape = msgspec.structs.replace(SHAPE, **ON_16, **changes)
+    work = {"pass_": "forward_backward", "seq_len": 16, **work}
+    made = case(shape, {"precision": "fp8", **settings}, work)
+    closed = set(op_graph(msgspec.structs.replace(made, device="cuda")).operators)
+    captured = set(capture(made).operators)
+    assert (closed - captured, captured - closed) == (set(), set())

@@ -1,0 +1,148 @@
+"""Linear layers in fp8, for training too."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peakward.kernels.ops.calling import operator
+from peakward.kernels.ops.fp8_linear.reference import E4M3, E5M2, scale_of
+from peakward.kernels.ops.launchable import (
+    autocast_dtype,
+    require_floats,
+    require_launchable,
+    require_one_device,
+)
+
+OP = "fp8_linear"
+LEAST_CAPABILITY = (8, 9)
+SIDE = 16
+"""Tokens and both widths are multiples of it, for cuBLAS."""
+
+
+def fp8_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """F.linear whose product, and both of its backward pass, are of fp8 numbers.
+
+    x and the weight are scaled and cast to e4m3, each gradient to e5m2, with one scale per tensor found from
+    its largest magnitude at every use. A cast writes the matrix and its transposed at once; the backward pass
+    keeps the transposed ones of x and the weight, a byte an element, and not x. Under torch.compile the
+    search for the largest is the compiler's, which can fuse it into what makes the tensor, and layers that
+    share x share its cast.
+
+    Args:
+        x: (…, k) in fp32, fp16 or bf16; under autocast it is cast to autocast's type.
+        weight: (n, k) in one of these types.
+        bias: (n,), added in x's type.
+
+    Returns:
+        (…, n) in x's type. The weight's gradient is in the weight's type, from the product on.
+
+    Raises:
+        ValueError: tokens, k or n that are no multiples of 16, another type, or a device that has no e4m3.
+    """
+    n_tokens, sides = math.prod(x.shape[:-1]), (x.shape[-1], weight.shape[0])
+    for name, each in (("tokens", n_tokens), ("inputs", sides[0]), ("outputs", sides[1])):
+        if each % SIDE or each == 0:
+            raise ValueError(f"{OP}: expected {name} in multiples of {SIDE}, got {each}")
+    dtype = autocast_dtype(x.device) or x.dtype
+    flat = x.to(dtype).reshape(-1, x.shape[-1])
+    require_floats(OP, x=flat, weight=weight)
+    differentiates = torch.is_grad_enabled()
+    needs = tuple(differentiates and each.requires_grad for each in (x, weight))
+    # Autocast would have the largest magnitude found in a copy in fp32.
+    with torch.autocast(x.device.type, enabled=False):
+        y: Tensor = _Fp8Linear.apply(flat, weight, bias, *needs)
+    return y.view(*x.shape[:-1], -1)
+
+
+class _Fp8Linear(torch.autograd.Function):
+    """x (tokens, k), weight (n, k) → (tokens, n)."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 (autograd takes no keywords)
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, of_x: bool, of_weight: bool
+    ) -> Tensor:
+        x_scale, w_scale = scale_of(x, E4M3), scale_of(weight, E4M3)
+        # The weight's gradient needs x transposed, that of x the weight.
+        x_rows, x_columns = _cast(x, x_scale, E4M3, both=of_weight)
+        w_rows, w_columns = _cast(weight, w_scale, E4M3, both=of_x)
+        ctx.save_for_backward(x_columns, x_scale, w_columns, w_scale)
+        ctx.weight_dtype = weight.dtype
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        y = _product(x_rows, x_scale, w_rows, w_scale, x.dtype)
+        return y if bias is None else y + bias.to(y.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (g,) = gradients
+        x_columns, x_scale, w_columns, w_scale = ctx.saved_tensors
+        of_x = of_weight = of_bias = None
+        g_scale = scale_of(g, E5M2)
+        rows, columns = _cast(g, g_scale, E5M2, both=x_columns is not None)
+        if w_columns is not None:
+            of_x = _product(rows, g_scale, w_columns, w_scale, g.dtype)
+        if x_columns is not None:
+            assert columns is not None
+            of_weight = _product(columns, g_scale, x_columns, x_scale, ctx.weight_dtype)
+        if ctx.bias_dtype is not None:
+            of_bias = g.sum(0).to(ctx.bias_dtype)
+        return of_x, of_weight, of_bias, None, None
+
+
+def _cast(
+    x: Tensor, scale: Tensor, dtype: torch.dtype, *, both: bool
+) -> tuple[Tensor, Tensor | None]:
+    if both:
+        rows, columns = fp8_both(x, scale, dtype)
+        return rows, columns
+    return fp8_rows(x, scale, dtype), None
+
+
+def _product(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """a (m, k) times the transposed of b (n, k): both lie along what is summed over, as cuBLAS has it."""
+    return torch._scaled_mm(a, b.t(), a_scale, b_scale, out_dtype=dtype, use_fast_accum=True)
+
+
+@operator(f"peakward::{OP}_both")
+def fp8_both(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    _require(x, scale)
+    from peakward.kernels.ops.fp8_linear import triton
+
+    with torch.cuda.device_of(x):
+        return triton.cast_both(x, scale, dtype)
+
+
+@fp8_both.register_fake
+def _(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    require_one_device(OP, x, scale)
+    n_rows, n_columns = x.shape
+    return (
+        x.new_empty((n_rows, n_columns), dtype=dtype),
+        x.new_empty((n_columns, n_rows), dtype=dtype),
+    )
+
+
+@operator(f"peakward::{OP}_rows")
+def fp8_rows(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    _require(x, scale)
+    from peakward.kernels.ops.fp8_linear import triton
+
+    with torch.cuda.device_of(x):
+        return triton.cast_rows(x, scale, dtype)
+
+
+@fp8_rows.register_fake
+def _(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    require_one_device(OP, x, scale)
+    return x.new_empty(tuple(x.shape), dtype=dtype)
+
+
+def _require(x: Tensor, scale: Tensor) -> None:
+    require_floats(OP, x=x)
+    require_launchable(OP, x, scale)
+    if x.is_cuda and (found := torch.cuda.get_device_capability(x.device)) < LEAST_CAPABILITY:
+        raise ValueError(
+            f"{OP}: expected a GPU of compute capability 8.9 or later, which has e4m3, got "
+            f"{found[0]}.{found[1]} ({torch.cuda.get_device_name(x.device)})"
+        )

@@ -1,0 +1,39 @@
+"""A linear layer whose three products are of fp8 numbers, with one scale per tensor.
+
+Micikevicius et al. 2022, "FP8 formats for deep learning": e4m3 for activations and weights, e5m2 for
+gradients, sums in fp32. A tensor is multiplied so that its largest magnitude becomes the largest number of
+the type, and what multiplies the product turns that back.
+"""
+
+import torch
+from torch import Tensor
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+LEAST_AMAX = 2.0**-100
+"""Smaller magnitudes are zeros: the reciprocal of their scale would leave fp32."""
+
+
+def scale_of(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The fp32 scalar that turns `cast_both`'s numbers back, found on the device.
+
+    The norm is one pass without a copy of magnitudes in eager code, and a reduction that Inductor can fuse
+    into what computes x. NaN and infinity make every number of x NaN.
+    """
+    amax = torch.linalg.vector_norm(x, float("inf"), dtype=torch.float32)
+    return amax.clamp(min=LEAST_AMAX) / torch.finfo(dtype).max
+
+
+def cast_rows(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """x (m, k) over its scale in fp8: (m, k). Beyond the type's range its largest number."""
+    largest = torch.finfo(dtype).max
+    return (x.float() * (1 / scale)).clamp(-largest, largest).to(dtype)
+
+
+def cast_both(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """`cast_rows`, and the same transposed: (m, k) and (k, m), both row by row in memory.
+
+    cuBLAS takes fp8 matrices along the dimension that is summed over alone, and each is summed over one of
+    its dimensions in the forward pass and over the other in the backward pass.
+    """
+    rows = cast_rows(x, scale, dtype)
+    return rows, rows.t().contiguous()

@@ -1,0 +1,229 @@
+"""fp8 casts against their reference, and linear layers of them against fp64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from peakward.kernels.ops.fp8_linear import api, reference
+from peakward.kernels.ops.fp8_linear.api import fp8_linear
+from rows import poisoned
+from tiers import drawn_in_full
+
+kernel = pytest.importorskip("peakward.kernels.ops.fp8_linear.triton")
+E4M3, E5M2 = reference.E4M3, reference.E5M2
+BOTH_TYPES = pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=["e4m3", "e5m2"])
+ROUNDOFF = {E4M3: 2.0**-4, E5M2: 2.0**-3}
+"""Half a step at 1 of 3 and of 2 bits of mantissa."""
+SIDES = st.integers(1, 12).map(lambda n: 16 * n)
+
+
+@pytest.fixture(autouse=True)
+def _has_e4m3(device):
+    if device.type == "cuda" and torch.cuda.get_device_capability() < api.LEAST_CAPABILITY:
+        pytest.skip("no e4m3 before compute capability 8.9")
+
+
+def same(mine, expected):
+    """Bit for bit, where NaN is NaN."""
+    return torch.equal(
+        mine.float().nan_to_num(nan=-1e6), expected.float().nan_to_num(nan=-1e6)
+    ) and (mine.dtype == expected.dtype)
+
+
+@drawn_in_full(15)
+@given(m=SIDES, k=SIDES, padding=st.sampled_from([0, 3, 16]), seed=st.integers(0, 99))
+@example(m=144, k=272, padding=0, seed=0)
+@example(m=16, k=16, padding=1, seed=0)
+def test_casts_are_the_references(device, dtypes, m, k, padding, seed):
+    torch.manual_seed(seed)
+    for source in (*dtypes, torch.bfloat16):
+        x = (torch.randn(m, k + padding) * 3).to(source)[:, padding:]
+        for dtype in (E4M3, E5M2):
+            scale = reference.scale_of(x, dtype)
+            expected = reference.cast_both(x, scale, dtype)
+            with poisoned():
+                mine = api.fp8_both(x, scale, dtype)
+                rows = api.fp8_rows(x, scale, dtype)
+            assert all(map(same, mine, expected))
+            assert all(each.is_contiguous() for each in mine)
+            assert same(rows, expected[0])
+
+
+@pytest.mark.parametrize(
+    "settings", [kernel.TileSettings(32, 64, 4), kernel.TileSettings(64, 32, 4)], ids=str
+)
+def test_a_matrix_of_several_tiles(device, settings):
+    x = torch.randn(80, 112)
+    scale = reference.scale_of(x, E4M3)
+    with poisoned():
+        mine = kernel.cast_both(x, scale, E4M3, settings)
+    assert all(map(same, mine, reference.cast_both(x, scale, E4M3)))
+
+
+def test_a_matrix_that_lies_transposed(device):
+    x = torch.randn(48, 32).t()
+    scale = reference.scale_of(x, E5M2)
+    assert all(map(same, api.fp8_both(x, scale, E5M2), reference.cast_both(x, scale, E5M2)))
+
+
+@BOTH_TYPES
+@pytest.mark.parametrize("size", [1e-8, 1.0, 1e20])
+def test_the_largest_element_takes_the_largest_number(device, dtype, size):
+    x = torch.zeros(16, 16)
+    x[0, :4] = torch.tensor([0.0, -1.0, 0.5, 0.25]) * size
+    scale, largest = reference.scale_of(x, dtype), torch.finfo(dtype).max
+    found = api.fp8_rows(x, scale, dtype)[0, :4].float()
+    assert found.tolist() == [0.0, -largest, largest / 2, largest / 4]
+    assert (found * scale).tolist() == pytest.approx(x[0, :4].tolist(), rel=1e-6)
+
+
+@BOTH_TYPES
+def test_beyond_the_range_is_the_largest_number_and_nan_stays(device, dtype):
+    x = torch.zeros(16, 16)
+    x[0, :4] = torch.tensor([1e9, -1e9, torch.inf, torch.nan])
+    largest = torch.finfo(dtype).max
+    rows, columns = api.fp8_both(x, torch.ones(()), dtype)
+    assert rows[0, :3].float().tolist() == [largest, -largest, largest]
+    assert rows[0, 3].isnan()
+    assert same(columns, rows.t().contiguous())
+
+
+def test_zeros_stay_zeros(device):
+    x = torch.zeros(16, 32)
+    found = api.fp8_rows(x, reference.scale_of(x, E4M3), E4M3)
+    assert not found.float().any()
+
+
+def outcome(function, x, weight, bias, upstream):
+    leaves = [each.detach().clone().requires_grad_() for each in (x, weight)]
+    more = None if bias is None else bias.detach().clone().requires_grad_()
+    y = function(*leaves, more)
+    y.backward(upstream.to(y.dtype))
+    return [y.detach(), *(each.grad for each in leaves), *([] if more is None else [more.grad])]
+
+
+def drawn(dtype, bias):
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 24, 64).to(dtype), torch.randn(80, 64) / 8
+    return x, weight, torch.randn(80) if bias else None, torch.randn(2, 24, 80).to(dtype)
+
+
+def relative(got, exact):
+    return float((got.double() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_are_those_of_the_rounded_operands(device, dtype, bias):
+    """Beside the rounding of the result nothing is lost but what the casts lose: fp64 products of the
+    same fp8 numbers."""
+    x, weight, shift, upstream = drawn(dtype, bias)
+    mine = outcome(fp8_linear, x, weight, shift, upstream)
+
+    def rounded(each, kind):
+        flat = each.reshape(-1, each.shape[-1])
+        scale = reference.scale_of(flat, kind)
+        return reference.cast_rows(flat, scale, kind).double() * scale.double()
+
+    a, b, g = rounded(x, E4M3), rounded(weight, E4M3), rounded(upstream, E5M2)
+    exact = [a @ b.t(), g @ b, g.t() @ a]
+    if bias:
+        exact[0] = exact[0] + shift.double()
+        exact.append(upstream.double().flatten(0, -2).sum(0))
+    types = [dtype, dtype, torch.float32, torch.float32]
+    for got, wanted, kept in zip(mine, exact, types, strict=False):
+        assert got.dtype == kept
+        # A GPU accumulates fp8 products in some 14 bits (DeepSeek-V3, section 3.3.2).
+        accumulated = 2.0**-10 if device.type == "cuda" else 2.0**-20
+        bound = accumulated + 2 * torch.finfo(dtype).eps
+        assert relative(got.reshape(wanted.shape), wanted) <= bound
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_errs_as_its_types_round(device, bias):
+    x, weight, shift, upstream = drawn(torch.bfloat16, bias)
+    mine = outcome(fp8_linear, x, weight, shift, upstream)
+    wide = [None if each is None else each.double() for each in (x, weight, shift, upstream)]
+    exact = outcome(F.linear, *wide)
+    # Each operand's roundings are independent, so that two of them add in squares.
+    forward = 2**0.5 * ROUNDOFF[E4M3]
+    backward = (ROUNDOFF[E4M3] ** 2 + ROUNDOFF[E5M2] ** 2) ** 0.5
+    for got, wanted, bound in zip(mine[:3], exact[:3], (forward, backward, backward), strict=True):
+        assert relative(got, wanted) <= bound
+    assert relative(mine[0], exact[0]) > 2.0**-8  # It is fp8, not bf16.
+
+
+def test_only_what_is_asked_for_is_differentiated(device):
+    x, weight, _, upstream = drawn(torch.float32, bias=False)
+    whole = outcome(fp8_linear, x, weight, None, upstream)
+    leaf = x.clone().requires_grad_()
+    fp8_linear(leaf, weight).backward(upstream)
+    assert torch.equal(leaf.grad, whole[1])
+    frozen = weight.clone().requires_grad_()
+    fp8_linear(x, frozen).backward(upstream)
+    assert torch.equal(frozen.grad, whole[2])
+    with torch.no_grad():
+        assert torch.equal(fp8_linear(leaf, frozen), whole[0])
+
+
+def test_the_input_is_kept_in_a_byte_an_element(device):
+    x, weight, _, _ = drawn(torch.bfloat16, bias=False)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda each: each):
+        fp8_linear(x.requires_grad_(), weight.requires_grad_())
+    sizes = sorted(each.numel() * each.element_size() for each in kept)
+    assert sizes == [4, 4, x.numel(), weight.numel()]
+
+
+def test_is_an_operator_that_torch_can_compile(device):
+    x, weight, bias, upstream = drawn(torch.float32, bias=True)
+    flat, scale = x.flatten(0, -2), torch.ones(())
+    for each in (torch.ops.peakward.fp8_linear_both, torch.ops.peakward.fp8_linear_rows):
+        torch.library.opcheck(each.default, (flat, scale, E4M3))
+    compiled = torch.compile(fp8_linear, fullgraph=True, backend="aot_eager")
+    both = (outcome(each, x, weight, bias, upstream) for each in (compiled, fp8_linear))
+    for mine, plain in zip(*both, strict=True):
+        assert torch.equal(mine, plain)
+
+
+@pytest.mark.filterwarnings("ignore:Your compiler for AOTAutograd")
+def test_compiled_layers_that_share_an_input_share_its_cast(device):
+    from functorch.compile import min_cut_rematerialization_partition
+    from torch._dynamo.backends.common import aot_autograd
+
+    graphs = []
+
+    def kept(graph, _inputs):
+        graphs.append(graph)
+        return graph
+
+    x, weight, _, _ = drawn(torch.float32, bias=False)
+    weights = [weight.clone().requires_grad_() for _ in range(3)]
+    backend = aot_autograd(
+        fw_compiler=kept,
+        bw_compiler=kept,
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    compiled = torch.compile(
+        lambda x, *weights: sum(fp8_linear(x, each) for each in weights), backend=backend
+    )
+    compiled(x.requires_grad_(), *weights).sum().backward()
+    casts = [
+        sum(node.target is torch.ops.peakward.fp8_linear_both.default for node in each.graph.nodes)
+        for each in graphs
+    ]
+    assert casts == [1 + 3, 1]  # x and three weights; the gradient that the three share.
+
+
+def test_says_what_it_cannot_take(device):
+    x, weight = torch.randn(16, 32), torch.randn(48, 32)
+    with pytest.raises(ValueError, match="expected tokens in multiples of 16, got 15"):
+        fp8_linear(x[:15], weight)
+    with pytest.raises(ValueError, match="expected inputs in multiples of 16, got 24"):
+        fp8_linear(x[:, :24], weight[:, :24])
+    with pytest.raises(ValueError, match="expected outputs in multiples of 16, got 47"):
+        fp8_linear(x, weight[:47])
+    with pytest.raises(ValueError, match="expected x in float32"):
+        fp8_linear(x.double(), weight.double())
