@@ -176,7 +176,7 @@ def unstarted(monkeypatch):
         yield
 
 
-def _of_nothing(a, b, _a, _b, _bias=None, _scale=None, out_dtype=None, use_fast_accum=False):  # noqa: ARG001, PLR0917
+def _of_nothing(a, b, _a, _b, _bias=None, _scale=None, out_dtype=None, use_fast_accum=False):
     return a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype)
 
 
