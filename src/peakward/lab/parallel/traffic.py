@@ -1,7 +1,10 @@
-"""Counts what a step of this rank sends, and how much of that hides behind other work."""
+"""Counts what a step of this rank sends, how much of that hides behind other work, and how long the rank
+itself works."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, zip_longest
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +27,9 @@ CALLS = {
 }
 """The beginnings of operators of torch's `c10d` and `_c10d_functional`. What one receives another sends."""
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+STEP = "peakward::step"
+Span = tuple[int, int]
+"""Begin and end in nanoseconds."""
 
 
 class Watched(TorchDispatchMode):
@@ -84,30 +90,81 @@ def sent_by(step: Callable[[], object]) -> tuple[Sent, ...]:
     return watched.sent
 
 
-def hidden_by(step: Callable[[], object]) -> tuple[float, float]:
-    """Seconds of a profiled step on a GPU in which kernels of NCCL ran, and those in which no other did."""
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as running:
-        step()
+class StepSpans(NamedTuple):
+    """Seconds of one profiled step of this rank."""
+
+    step_s: float
+    communication_s: float
+    """In which collectives ran, waits for other ranks included."""
+    exposed_s: float
+    """The part of that in which nothing else ran."""
+
+
+def spans_of(step: Callable[[], object], device: torch.device) -> StepSpans:
+    """One profiled step: kernels of NCCL and all others on a GPU; on a CPU what gloo has under way, and the
+    operators that call no others. There all between two operators counts as a wait while gloo has something
+    under way."""
+    on_gpu = device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    if on_gpu:
         torch.cuda.synchronize()
+    with profile(activities=activities) as running, torch.profiler.record_function(STEP):
+        step()
+        if on_gpu:
+            torch.cuda.synchronize()
     assert running.profiler is not None and running.profiler.kineto_results is not None
+    events = running.profiler.kineto_results.events()
+    begin, end = next(_span(each) for each in events if each.name() == STEP)
+    # gloo tells the end of a collective after those who waited for it have gone on.
+    within = (
+        [
+            (max(begin, each[0]), min(end, each[1]))
+            for each in side
+            if each[1] > begin and each[0] < end
+        ]
+        for side in (_on_gpu(events) if on_gpu else _on_cpu(events))
+    )
+    return StepSpans((end - begin) / 1e9, *exposed(*within))
+
+
+def _on_gpu(events: Iterable[Any]) -> tuple[list[Span], list[Span]]:
     own, others = [], []
-    for each in running.profiler.kineto_results.events():
+    for each in events:
         if not str(each.device_type()).endswith("CUDA") or each.duration_ns() <= 0:
             continue
         if each.is_user_annotation():  # A range such as FSDP::all_gather spans the kernels in it.
             continue
-        name, span = each.name(), (each.start_ns(), each.start_ns() + each.duration_ns())
-        if name.startswith("ncclDevKernel") or name.startswith("ncclKernel"):
-            own.append(span)
-        elif not name.startswith(("nccl:", "ProfilerStep", "gpu_user")):
-            others.append(span)
-    return exposed(own, others)
+        if each.name().startswith(("ncclDevKernel", "ncclKernel")):
+            own.append(_span(each))
+        elif not each.name().startswith(("nccl:", "ProfilerStep", "gpu_user")):
+            others.append(_span(each))
+    return own, others
 
 
-def exposed(
-    own: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]
-) -> tuple[float, float]:
+def _on_cpu(events: Iterable[Any]) -> tuple[list[Span], list[Span]]:
+    own, by_thread = [], defaultdict(list)
+    for each in events:
+        if each.name().startswith("gloo:"):
+            own.append(_span(each))
+        elif each.activity_type() == "cpu_op":
+            by_thread[each.start_thread_id()].append(each)
+    leaves = chain.from_iterable(_leaves(each) for each in by_thread.values())
+    return own, [_span(each) for each in leaves if each.name().split("::")[0] not in NAMESPACES]
+
+
+def _leaves(events: list[Any]) -> Iterator[Any]:
+    """The operators of one thread that call no others."""
+    events.sort(key=lambda each: (each.start_ns(), -each.duration_ns()))
+    for each, after in zip_longest(events, events[1:]):
+        if after is None or after.start_ns() >= each.start_ns() + each.duration_ns():
+            yield each
+
+
+def _span(event: Any) -> Span:
+    return event.start_ns(), event.start_ns() + event.duration_ns()
+
+
+def exposed(own: Sequence[Span], others: Sequence[Span]) -> tuple[float, float]:
     """Seconds that the first spans cover, and those of them that the second leave uncovered; in nanoseconds
     both."""
     covered = list(_merged(own))
@@ -118,7 +175,7 @@ def exposed(
     return total / 1e9, (both - of_others) / 1e9
 
 
-def _merged(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _merged(spans: Sequence[Span]) -> Iterator[Span]:
     start, end = None, 0
     for begins, ends in sorted(spans):
         if start is None or begins > end:
