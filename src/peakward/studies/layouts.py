@@ -338,7 +338,7 @@ def tables() -> tuple[Callable[[View[Any]], Iterable[Table]], ...]:
             (RANKS, STRATEGY, SENT, HIDDEN),
             lambda view: [row for row in view.rows if sent_bytes(row)],
             note="Bytes are those of whole tensors, as in nccl-tests. Hidden is the share of the time of "
-            "NCCL's kernels in which others ran, in one profiled step.",
+            "NCCL's kernels in which others ran, in profiled steps.",
         ),
         table(
             "Own work of the ranks",
