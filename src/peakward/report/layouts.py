@@ -23,6 +23,7 @@ BOUNDS = {
     "compute": "arithmetic",
     "data": "gathering parameters and reducing gradients",
     "tensor": "sums over the tensor axis, which nothing hides",
+    "context": "gathering keys and values over the context axis, which nothing hides",
     "pipeline": "waiting for other stages",
     "update": "the update",
 }
@@ -42,12 +43,17 @@ CONVENTIONS = (
     "Micro-batches without a pipeline, and pipelines, add gradients up whole on each rank before they are "
     "reduced once: 2 bytes a parameter of the rank's stage under zero2 and fsdp.",
     "data: waiting for collectives of the data axis, and what hidden ones slow. tensor: waiting for those of "
-    "the tensor axis. bubble: waiting for other stages, transfers between them included. Shares are of the "
-    "step.",
+    "the tensor axis. cp: waiting for keys and values. bubble: waiting for other stages, transfers between "
+    "them included. Shares are of the step.",
     "Memory is tensors and the CUDA context, of the rank with most; fragments of the allocator and NCCL's "
     "buffers come on top. Available memory is 97% of what the driver reports. GB/s is 10**9 bytes a second, "
-    "of one GPU in one direction. Not planned: context and expert parallelism, sequence parallelism, sums "
-    "inside of switches.",
+    "of one GPU in one direction. Not planned: expert parallelism, sequence parallelism, sums inside of "
+    "switches.",
+    "cp splits each sequence in 2·cp chunks, of which a rank has an early and a late one: equal shares of "
+    "the causal scores. Keys and values of whole sequences are gathered for every block, in the backward "
+    "pass again, and their gradients are reduced to where they belong; nothing hides that (Llama 3, section "
+    "3.3.2). Ranks of cp share parameters as those of the data axis do. It is tried where a rank keeps 8,192 "
+    "tokens of a sequence, and with fewer by --context.",
 )
 
 
@@ -126,7 +132,23 @@ def _opening(plan: LayoutPlan) -> tuple[Block, ...]:
     blocks: list[Block] = [Note(text=text) for text in plan.notes]
     if plan.layouts:
         blocks += [Command(text=launch(plan)), Code(text=layout_code(plan.layouts[0]))]
+        blocks += [Note(text=text) for text in _beyond_engine(plan)]
     return (*blocks, Facts(facts=tuple(_facts(plan))))
+
+
+def _beyond_engine(plan: LayoutPlan) -> tuple[str, ...]:
+    """Says that no engine of ours runs the layout to take, and which it runs."""
+    if plan.layouts[0].layout.cp == 1:
+        return ()
+    said = "cp is planned and not run: Peakward's own engine has no context parallelism"
+    runs = next((each for each in plan.layouts if each.layout.cp == 1), None)
+    if runs is None:
+        shown = (
+            "" if plan.n_fitting == len(plan.layouts) else f" of the {len(plan.layouts)} fastest"
+        )
+        return (f"{said}, and none{shown} of these layouts is without.",)
+    rate = format_cell(runs.tokens_per_s, "tokens_per_s")
+    return (f"{said}. The fastest without: {_name(runs)}, {rate}.",)
 
 
 def launch(plan: LayoutPlan) -> str:
@@ -185,6 +207,7 @@ def _limit(best: LayoutForecast) -> str:
         "compute": best.compute_s,
         "data": best.data_s,
         "tensor": best.tensor_s,
+        "context": best.context_s,
         "pipeline": best.pipeline_s,
         "update": best.update_s,
     }[best.bound]
@@ -198,7 +221,9 @@ def _rate(bytes_per_s: float) -> str:
 def _layouts(plan: LayoutPlan, n: int | None) -> Table:
     shown = plan.layouts[:n]
     more = plan.n_fitting - len(shown)
-    notes = ["v: stages a rank", "r: every block recomputed", "tp, bubble: waiting for them"]
+    has_context = any(each.layout.cp > 1 for each in shown)
+    waits = "tp, cp, bubble" if has_context else "tp, bubble"
+    notes = ["v: stages a rank", "r: every block recomputed", f"{waits}: waiting for them"]
     if any(each.layout.captured for each in shown):
         notes.insert(2, "g: as one CUDA graph")
     return Table(
@@ -210,22 +235,28 @@ def _layouts(plan: LayoutPlan, n: int | None) -> Table:
             Column(name="MFU"),
             Column(name="data"),
             Column(name="tp"),
+            *((Column(name="cp"),) if has_context else ()),
             Column(name="bubble"),
             Column(name="memory", unit="bytes"),
         ),
-        rows=tuple(_row(each) for each in shown),
+        rows=tuple(_row(each, has_context) for each in shown),
         note="; ".join([*notes, f"{more} slower ones fit too"] if more else notes),
     )
 
 
-def _row(each: LayoutForecast) -> tuple[Cell, ...]:
+def _place(each: LayoutForecast) -> tuple[Cell, Cell]:
+    return _short(each), f"{each.layout.n_micro_batches} × {each.micro_batch_size}"
+
+
+def _row(each: LayoutForecast, has_context: bool) -> tuple[Cell, ...]:
+    context = _percent(each.context_s / each.step_s if each.layout.cp > 1 else None)
     return (
-        _short(each),
-        f"{each.layout.n_micro_batches} × {each.micro_batch_size}",
+        *_place(each),
         each.tokens_per_s,
         _percent(each.mfu),
         _percent(each.data_s / each.step_s),
         _percent(each.tensor_s / each.step_s if each.layout.tp > 1 else None),
+        *((context,) if has_context else ()),
         _percent(each.bubble if each.layout.pp > 1 else None),
         each.memory.total_bytes,
     )
@@ -239,8 +270,7 @@ def _percent(share: float | None) -> str | None:
 def _short(each: LayoutForecast) -> str:
     """Such as `fsdp 8 tp 2 pp 4 v2 r`."""
     layout = each.layout
-    axes = ((layout.data, layout.dp), ("tp", layout.tp), ("pp", layout.pp))
-    parts = [f"{name} {size}" for name, size in axes if size > 1]
+    parts = [f"{name} {size}" for name, size in layout.axes]
     if layout.stages_per_rank > 1:
         parts.append(f"v{layout.stages_per_rank}")
     if each.checkpointing != "none":
@@ -255,7 +285,12 @@ def _communication(plan: LayoutPlan) -> tuple[Block, ...]:
     if not plan.layouts or not plan.layouts[0].traffic:
         return ()
     best = plan.layouts[0]
-    waited = {"dp": best.data_s, "tp": best.tensor_s, "pp": best.pipeline_s}
+    waited = {
+        "dp": best.data_s,
+        "tp": best.tensor_s,
+        "cp": best.context_s,
+        "pp": best.pipeline_s,
+    }
     rows = tuple(
         (
             each.axis,
@@ -296,7 +331,7 @@ def _memory(plan: LayoutPlan) -> Table:
             *(Column(name=name, unit="bytes") for name in heads),
         ),
         rows=tuple(
-            (*_row(each)[:2], *(getattr(each.memory, name) for name in names))
+            (*_place(each), *(getattr(each.memory, name) for name in names))
             for each in plan.layouts[:N_ON_SCREEN]
         ),
     )

@@ -1,6 +1,7 @@
 """Every layout of a training step on so many GPUs: which there are, which fit, and how fast each is."""
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 import msgspec
 
@@ -19,6 +20,7 @@ from peakward.records.layout import (
     DataStrategy,
     Layout,
     Schedule,
+    expect_chunks,
     expect_layout,
     expect_shared,
     expect_splittable,
@@ -39,6 +41,9 @@ MICRO_BATCH_SIZES = (1, 2, 4, 8, 16)
 STAGES_PER_RANK = (1, 2, 4)
 MOST_STAGES = 16
 """Ranks of a pipeline; more only where that is asked for."""
+LEAST_TOKENS = 8192
+"""Tokens of a sequence on each rank of context parallelism, as in Llama 3's run; fewer only where that is
+asked for, as no published run bears them out."""
 REDUCE_BYTES: dict[ReduceType, int] = {"bf16": 2, "fp32": 4}
 GAINS = 0.97
 """A step as one CUDA graph is a layout of its own where it takes less than this share of the other's time."""
@@ -114,7 +119,7 @@ def layout_plan(
     if on.model is None:
         raise PeakwardError(on.why_no_model)
     links = interconnect(on.device, n_gpus, network)
-    refused = _expect_possible(case.model, n_gpus, links, asked)
+    refused = _expect_possible(case, n_gpus, links, asked)
     table = CostTable(case, on.model)
     limit = on.limit_bytes(case.memory_limit_bytes)
     found: list[LayoutForecast] = []
@@ -123,7 +128,8 @@ def layout_plan(
     refusals: dict[str, None] = {}
     for given in candidates(case, n_gpus, links, asked, refusals):
         try:
-            costs = table.of(given.micro_batch_size, given.layout.tp, given.layout.data)
+            layout = given.layout
+            costs = table.of(given.micro_batch_size, layout.tp, layout.data, layout.cp)
         except PeakwardError as refusal:
             unknown.setdefault(str(refusal))
             continue
@@ -181,10 +187,12 @@ def layout_forecast(
             f"expected a strategy of {', '.join(STRATEGIES)} by blocks to predict, got {layout.name}"
         )
     expect_shared(layout, case.model, case.workload.batch_size)
-    size = case.workload.batch_size * layout.tp * layout.pp // layout.n_micro_batches
+    expect_chunks(layout.cp, case.workload.seq_len, case.model.positions)
+    own = case.workload.batch_size * layout.n_ranks // layout.dp
+    size = own // layout.n_micro_batches
     again = 1.0 if case.configuration.checkpointing == "every-block" else 0.0
     given = Candidate(layout, size, again, REDUCE_BYTES["fp32" if reduces_in_fp32 else "bf16"])
-    costs = CostTable(case, on.model).of(size, layout.tp, layout.data)
+    costs = CostTable(case, on.model).of(size, layout.tp, layout.data, layout.cp)
     links = interconnect(on.device, layout.n_ranks, network or Network())
     return _forecast(case, on.device, given, costs, links)
 
@@ -204,6 +212,7 @@ def _forecast(
         compute_s=priced.compute_s,
         data_s=priced.data_s,
         tensor_s=priced.tensor_s,
+        context_s=priced.context_s,
         pipeline_s=priced.pipeline_s,
         update_s=priced.update_s,
         bound=priced.bound,
@@ -216,7 +225,7 @@ def _captures(given: Candidate) -> Iterator[Candidate]:
     """The candidate, and its step as one CUDA graph where the engine can capture it."""
     layout = given.layout
     yield given
-    if layout.data in SHARDING and layout.tp == layout.pp == 1:
+    if layout.data in SHARDING and layout.n_ranks == layout.dp:
         yield given._replace(layout=msgspec.structs.replace(layout, captured=True))
 
 
@@ -240,22 +249,16 @@ def candidates(
     shape = case.model
     for tp in _tensor_sizes(shape, n_gpus, links, asked):
         for pp in _pipeline_sizes(shape, n_gpus // tp, asked):
-            dp = n_gpus // (tp * pp)
-            own = case.workload.batch_size * tp * pp
-            for data in (asked.data,) if asked.data and dp > 1 else _strategies(dp):
-                for size in (
-                    MICRO_BATCH_SIZES
-                    if asked.micro_batch_size is None
-                    else (asked.micro_batch_size,)
-                ):
+            for cp in _context_sizes(case, n_gpus // (tp * pp), asked):
+                own = case.workload.batch_size * tp * pp * cp
+                mesh = Layout(dp=n_gpus // (tp * pp * cp), cp=cp, tp=tp, pp=pp)
+                for data, size in product(_strategies(mesh, asked), _sizes(cp, asked)):
                     if own % size:
                         continue
                     for schedule, per_rank in _schedules(shape, pp, own // size):
-                        layout = Layout(
-                            dp=dp,
+                        layout = msgspec.structs.replace(
+                            mesh,
                             data=data,
-                            tp=tp,
-                            pp=pp,
                             n_micro_batches=own // size,
                             schedule=schedule,
                             stages_per_rank=per_rank,
@@ -267,9 +270,19 @@ def candidates(
                                 )
 
 
-def _strategies(dp: int) -> tuple[DataStrategy, ...]:
-    """Without ranks of the data axis all are one."""
-    return STRATEGIES if dp > 1 else ("ddp",)
+def _strategies(mesh: Layout, asked: AskedLayout) -> tuple[DataStrategy, ...]:
+    """Without ranks that share parameters all are one."""
+    if mesh.n_sharing == 1:
+        return ("ddp",)
+    return STRATEGIES if asked.data is None else (asked.data,)
+
+
+def _sizes(cp: int, asked: AskedLayout) -> tuple[int, ...]:
+    """Sequences of a micro-batch: of those that are split one at a time, as fewer whole ones take as little
+    memory and send nothing."""
+    if asked.micro_batch_size is not None:
+        return (asked.micro_batch_size,)
+    return MICRO_BATCH_SIZES if cp == 1 else (1,)
 
 
 def _recomputations(asked: AskedLayout) -> tuple[float, ...]:
@@ -316,6 +329,22 @@ def _pipeline_sizes(shape: ModelShape, n_ranks: int, asked: AskedLayout) -> Sequ
     return [each for each in range(1, most + 1) if n_ranks % each == 0]
 
 
+def _context_sizes(case: ModelCase, n_ranks: int, asked: AskedLayout) -> Sequence[int]:
+    if asked.cp is not None:
+        return (asked.cp,)
+    most = max(1, case.workload.seq_len // LEAST_TOKENS)
+    sizes = (2**at for at in range(most.bit_length()))
+    return [each for each in sizes if n_ranks % each == 0 and _is_in_chunks(case, each)]
+
+
+def _is_in_chunks(case: ModelCase, cp: int) -> bool:
+    try:
+        expect_chunks(cp, case.workload.seq_len, case.model.positions)
+    except PeakwardError:
+        return False
+    return True
+
+
 def unsplittable(shape: ModelShape, n_ranks: int) -> str | None:
     """Why so many ranks of tensor parallelism cannot share the model."""
     if n_ranks > 1:
@@ -327,23 +356,24 @@ def unsplittable(shape: ModelShape, n_ranks: int) -> str | None:
 
 
 def _expect_possible(
-    shape: ModelShape, n_gpus: int, links: Interconnect, asked: AskedLayout
+    case: ModelCase, n_gpus: int, links: Interconnect, asked: AskedLayout
 ) -> tuple[str, ...]:
     """The reasons of what is left out.
 
     Raises:
         PeakwardError: a wish that cannot be.
     """
-    tp, pp = asked.tp or 1, asked.pp or 1
-    if tp * pp > n_gpus:
+    shape, wish = case.model, Layout(cp=asked.cp or 1, tp=asked.tp or 1, pp=asked.pp or 1)
+    tp, pp = wish.tp, wish.pp
+    if wish.n_ranks > n_gpus:
         raise PeakwardError(
-            f"expected at most {n_gpus} ranks, one a GPU, got tp {tp} × pp {pp}: take more GPUs, or "
-            "smaller axes"
+            f"expected at most {n_gpus} ranks, one a GPU, got {_axes(wish)}: take more GPUs, or smaller axes"
         )
-    if n_gpus % (tp * pp):
+    if n_gpus % wish.n_ranks:
         raise PeakwardError(
-            f"expected axes that divide {n_gpus} GPUs, got tp {tp} × pp {pp}: change one of them"
+            f"expected axes that divide {n_gpus} GPUs, got {_axes(wish)}: change one of them"
         )
+    expect_chunks(wish.cp, case.workload.seq_len, shape.positions)
     if tp > links.gpus_per_node:
         raise PeakwardError(
             f"expected tensor parallelism inside of a node of {links.gpus_per_node} GPUs, got tp {tp}"
@@ -355,3 +385,8 @@ def _expect_possible(
         return ()
     left_out = (unsplittable(shape, 2**at) for at in range(links.gpus_per_node.bit_length()))
     return tuple(each for each in left_out if each is not None)
+
+
+def _axes(wish: Layout) -> str:
+    axes = (("cp", wish.cp), ("tp", wish.tp), ("pp", wish.pp))
+    return " × ".join(f"{name} {size}" for name, size in axes if size > 1)

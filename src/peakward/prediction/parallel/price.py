@@ -59,12 +59,16 @@ class Candidate(NamedTuple):
     host: HostSeconds = HOST
 
 
+PARTS: tuple[LayoutBound, ...] = ("compute", "data", "tensor", "context", "pipeline", "update")
+
+
 class Priced(NamedTuple):
-    """The parts of a step, which add up to it."""
+    """The parts of a step, which add up to it, in the order of `PARTS`."""
 
     compute_s: float
     data_s: float
     tensor_s: float
+    context_s: float
     pipeline_s: float
     update_s: float
     traffic: tuple[Traffic, ...]
@@ -72,13 +76,12 @@ class Priced(NamedTuple):
     @property
     def step_s(self) -> float:
         """All of it."""
-        return sum(self[:5])
+        return sum(self[:6])
 
     @property
     def bound(self) -> LayoutBound:
         """The largest part."""
-        names: tuple[LayoutBound, ...] = ("compute", "data", "tensor", "pipeline", "update")
-        return max(zip(self[:5], names, strict=True))[1]
+        return max(zip(self[:6], PARTS, strict=True))[1]
 
 
 class Stage(NamedTuple):
@@ -135,6 +138,8 @@ class _Links(NamedTuple):
     """The groups of one rank."""
 
     dp: Group
+    """With the ranks of context parallelism, which share parameters too."""
+    cp: Group
     tp: Group
     hop: Group
     """Two neighbouring stages: of a pipeline over several nodes the slowest, which are in two."""
@@ -145,15 +150,19 @@ class _Links(NamedTuple):
     def over_dp(self, kind: Collective, n_bytes: float) -> Transfer:
         return collective(kind, n_bytes, self.dp, self.all)
 
+    def over_cp(self, kind: Collective, n_bytes: float) -> Transfer:
+        return collective(kind, n_bytes, self.cp, self.all)
+
     def over_tp(self, kind: Collective, n_bytes: float) -> Transfer:
         return collective(kind, n_bytes, self.tp, self.all)
 
 
 def _links(layout: Layout, links: Interconnect) -> _Links:
-    """The mesh is (pp, dp, tp), the last with neighbouring ranks (`lab/parallel/ranks.py`)."""
-    per_node, stride = links.gpus_per_node, layout.tp * layout.dp
+    """The mesh is (pp, dp, cp, tp), the last with neighbouring ranks (`lab/parallel/ranks.py`)."""
+    per_node, stride = links.gpus_per_node, layout.tp * layout.n_sharing
     return _Links(
-        group(layout.dp, layout.tp, per_node),
+        group(layout.n_sharing, layout.tp, per_node),
+        group(layout.cp, layout.tp, per_node),
         group(layout.tp, 1, per_node),
         Group(2, 2 if stride * layout.pp <= per_node else 1),
         group(2, stride * max(1, layout.pp - 1), per_node),
@@ -189,7 +198,7 @@ class _Step(NamedTuple):
 
     @property
     def _n_tokens(self) -> int:
-        return self.given.micro_batch_size * self.case.workload.seq_len
+        return self.given.micro_batch_size * self.case.workload.seq_len // self.layout.cp
 
     def gather(self, n_parameters: int) -> Transfer:
         """One gathering of a part's parameters, by `fully_shard`."""
@@ -207,6 +216,8 @@ class _Passes(NamedTuple):
     """Without any collective."""
     tensor: StageSeconds
     """Waiting for sums of the tensor axis."""
+    context: StageSeconds
+    """Waiting for keys and values."""
     data: StageSeconds
     """Waiting for, or slowed by, collectives of the data axis, before the last micro-batch."""
     reduced_s: float
@@ -214,7 +225,7 @@ class _Passes(NamedTuple):
 
     @property
     def total(self) -> StageSeconds:
-        return StageSeconds(*(a + b + c for a, b, c in zip(*self[:3], strict=True)))
+        return StageSeconds(*(sum(each) for each in zip(*self[:4], strict=True)))
 
 
 def price(case: ModelCase, given: Candidate, costs: RankCosts, links: Interconnect) -> Priced:
@@ -236,13 +247,14 @@ def price(case: ModelCase, given: Candidate, costs: RankCosts, links: Interconne
     slowest = max(by_rank, key=busy_s)
     compute_s = m * sum(sum(passes[each].compute) for each in slowest)
     tensor_s = m * sum(sum(passes[each].tensor) for each in slowest)
+    context_s = m * sum(sum(passes[each].context) for each in slowest)
     data_s = m * sum(sum(passes[each].data) for each in slowest)
     waited_s = 0.0
     if layout.pp > 1:
         act = collective("point-to-point", step.activation_bytes, over.hop, links)
         seconds = tuple(passes[each].total for each in stages)
         whole_s = pipeline_s(seconds, layout.pp, m, layout.schedule, act.time_s)
-        waited_s = whole_s - (compute_s + tensor_s + data_s)
+        waited_s = whole_s - (compute_s + tensor_s + context_s + data_s)
         # Forward and back, of every stage but the ends'.
         sent.add("pp", "point-to-point", 2 * m * layout.stages_per_rank, act)
         if case.model.tied_head:
@@ -254,12 +266,13 @@ def price(case: ModelCase, given: Candidate, costs: RankCosts, links: Interconne
     parameters = max(sum(each.parameters(costs) for each in own) for own in by_rank)
     update_s = costs.update_s * parameters
     if layout.data in (*SHARDING, "zero1"):
-        update_s /= layout.dp
-    if layout.data == "zero1" and layout.dp > 1:
+        update_s /= layout.n_sharing
+    if layout.data == "zero1" and layout.n_sharing > 1:
         whole = over.over_dp("all-gather", step.item_bytes * parameters)
         sent.add("dp", "all-gather", 1, whole)
         data_s += whole.time_s
     _add_tensor(sent, step, slowest)
+    _add_context(sent, step, slowest)
     _add_data(sent, step, slowest)
     traffic = sent.traffic()
     if layout.data in SHARDING:
@@ -268,8 +281,8 @@ def price(case: ModelCase, given: Candidate, costs: RankCosts, links: Interconne
         n_blocks = m * sum(each.n_blocks for each in slowest)
         n_calls = sum(each.n_calls for each in traffic if each.axis == "dp")
         host_s = n_blocks * given.host.block_s + n_calls * given.host.call_s
-        data_s += max(0.0, host_s - (compute_s + data_s + tensor_s + waited_s))
-    return Priced(compute_s, data_s, tensor_s, waited_s, update_s, traffic)
+        data_s += max(0.0, host_s - (compute_s + data_s + tensor_s + context_s + waited_s))
+    return Priced(compute_s, data_s, tensor_s, context_s, waited_s, update_s, traffic)
 
 
 def _passes(step: _Step, stage: Stage) -> _Passes:
@@ -290,10 +303,13 @@ def _passes(step: _Step, stage: Stage) -> _Passes:
         (2 * stage.n_blocks + stage.is_first) * sum_s + stage.is_last * logits_s,
         (2 * (1 + again) * stage.n_blocks + stage.is_last) * sum_s,
     )
-    if layout.dp == 1:
-        return _Passes(compute, tensor, StageSeconds(0.0, 0.0), 0.0)
-    forward_s = block.forward_s + 2 * sum_s
+    kv = _context_s(step)
+    context = StageSeconds(*(stage.n_blocks * each for each in kv))
+    if layout.n_sharing == 1:
+        return _Passes(compute, tensor, context, StageSeconds(0.0, 0.0), 0.0)
+    forward_s = block.forward_s + 2 * sum_s + kv.forward_s
     backward_s = block.backward_s + again * block.forward_s + 2 * (1 + again) * sum_s
+    backward_s += kv.backward_s
     gather_s, rest_gather_s, reduce_s, rest_reduce_s = _collectives_s(step, stage)
     into = Work(costs.embedding.forward_s if stage.is_first else 0.0, rest_gather_s)
     ahead = [into, *[Work(forward_s, gather_s)] * stage.n_blocks]
@@ -307,7 +323,7 @@ def _passes(step: _Step, stage: Stage) -> _Passes:
     if layout.pp > 1 and layout.data in SHARDING:
         # The pass before has left them gathered; the first one's wait is told once.
         tail_s = stage.n_blocks * reduce_s + rest_reduce_s
-        return _Passes(compute, tensor, StageSeconds(0.0, back_s), ahead_s + tail_s)
+        return _Passes(compute, tensor, context, StageSeconds(0.0, back_s), ahead_s + tail_s)
     blocks = [each._replace(reduce_s=reduce_s) for each in back[1:-1]]
     last = [out, *blocks, back[-1]._replace(reduce_s=rest_reduce_s)]
     if layout.data not in SHARDING:
@@ -315,8 +331,8 @@ def _passes(step: _Step, stage: Stage) -> _Passes:
         last = buckets(last, [step.item_bytes * each for each in sizes], _bucket_bytes(layout))
     reduced_s = data_pass(last, LOST_BESIDE, is_backward=True)[1] - back_s
     if given.reduces_each:
-        return _Passes(compute, tensor, StageSeconds(ahead_s, back_s + reduced_s), 0.0)
-    return _Passes(compute, tensor, StageSeconds(ahead_s, back_s), reduced_s)
+        return _Passes(compute, tensor, context, StageSeconds(ahead_s, back_s + reduced_s), 0.0)
+    return _Passes(compute, tensor, context, StageSeconds(ahead_s, back_s), reduced_s)
 
 
 def _bucket_bytes(layout: Layout) -> float:
@@ -360,10 +376,27 @@ def _copies_s(step: _Step, parameters: int) -> float:
     gathered, and what came is copied to where the parameters lie; gradients are copied into the order of the
     ranks, and what came is cast to the type of the shard. One rank alone sends its gradients to itself."""
     gathers, sums = _turns(step.layout, step.given.reduces_each)
-    shard, dp, added = step.item_bytes, step.layout.dp, step.given.reduce_bytes
+    shard, dp, added = step.item_bytes, step.layout.n_sharing, step.given.reduce_bytes
     gathered = (shard + COMPUTE_BYTES) / dp + 2 * COMPUTE_BYTES
     reduced = COMPUTE_BYTES + added + (added + shard) / dp + (2 * added if dp == 1 else 0)
     return step.costs.moved_s * parameters * (gathers * gathered + sums * reduced)
+
+
+def _context_s(step: _Step) -> StageSeconds:
+    """A block's waits for keys and values, which nothing hides: they are gathered before attention, in the
+    backward pass too, as local ones are kept, and the sums of their gradients go back to where they are from
+    (NVIDIA/TransformerEngine, AttnFuncWithCPAndKVAllGather)."""
+    gather = step.over.over_cp("all-gather", step.costs.kv_bytes).time_s
+    back = step.over.over_cp("reduce-scatter", step.costs.kv_bytes).time_s
+    return StageSeconds(gather, (1 + step.given.recomputed) * gather + back)
+
+
+def _add_context(sent: _Sent, step: _Step, own: Sequence[Stage]) -> None:
+    n_blocks, n_bytes = sum(each.n_blocks for each in own), step.costs.kv_bytes
+    n_turns = step.layout.n_micro_batches * n_blocks
+    gather, back = (step.over.over_cp(kind, n_bytes) for kind in ("all-gather", "reduce-scatter"))
+    sent.add("cp", "all-gather", (2 + step.given.recomputed) * n_turns, gather)
+    sent.add("cp", "reduce-scatter", n_turns, back)
 
 
 def _add_data(sent: _Sent, step: _Step, own: Sequence[Stage]) -> None:

@@ -71,6 +71,8 @@ class RankCosts(NamedTuple):
     """Updating one parameter, where the device limits the update."""
     moved_s: float
     """Reading or writing a byte, of many."""
+    kv_bytes: int = 0
+    """The keys and values of a block that ranks of context parallelism gather, of whole sequences."""
 
 
 def compute_precision(precision: str, data: DataStrategy) -> str:
@@ -84,21 +86,56 @@ class CostTable:
     def __init__(self, case: ModelCase, on: DeviceModel) -> None:
         self._case, self._on = case, on
         self._update_s = _update_s(_narrow(case.model, 1, 1), case, on)
-        self._held: dict[tuple[int, str], _Held] = {}
-        self._known: dict[tuple[int, int, str], RankCosts] = {}
+        self._held: dict[tuple[int, int, str], _Held] = {}
+        self._known: dict[tuple[int, int, int, str], RankCosts] = {}
+        self._attending: dict[tuple[tuple[int, int, str], int], Seconds] = {}
 
-    def of(self, micro_batch_size: int, tp: int, data: DataStrategy) -> RankCosts:
-        """The costs of a micro-batch; passes have the precision of the strategy."""
+    def of(self, micro_batch_size: int, tp: int, data: DataStrategy, cp: int = 1) -> RankCosts:
+        """The costs of a micro-batch; passes have the precision of the strategy.
+
+        Raises:
+            PeakwardError: ranks that split sequences with attention that keeps its scores.
+        """
         precision = compute_precision(self._case.configuration.precision, data)
-        key = (micro_batch_size, tp, precision)
+        key = (micro_batch_size, tp, cp, precision)
         if key not in self._known:
-            if (tp, precision) not in self._held:
-                self._held[tp, precision] = _held(self._case, tp, precision)
-            held = self._held[tp, precision]
-            self._known[key] = _rank_costs(
-                self._case, *key, self._on, held=held, update_s=self._update_s
-            )
+            case = _of_part_of_a_sequence(self._case, cp)
+            if (tp, cp, precision) not in self._held:
+                self._held[tp, cp, precision] = _held(case, tp, precision)
+            held, own = self._held[tp, cp, precision], (micro_batch_size, tp, precision)
+            costs = _rank_costs(case, *own, self._on, held=held, update_s=self._update_s)
+            self._known[key] = costs if cp == 1 else self._over_whole(costs, own, cp)
         return self._known[key]
+
+    def _over_whole(self, part: RankCosts, own: tuple[int, int, str], cp: int) -> RankCosts:
+        """The costs of a part of each sequence with attention over the whole: a rank has its share of the
+        scores, of which causal ones are equally many on each (`Layout.cp`)."""
+        micro_batch_size, tp, _ = own
+        short, whole = self._attention(own, cp), self._attention(own, 1)
+        if not whole.forward_s:
+            raise PeakwardError(
+                "expected attention in one kernel, which keeps no scores, for context parallelism, got "
+                f"{self._case.configuration.attention}: take sdpa"
+            )
+        own_s = (each / cp for each in whole)
+        block = Seconds(
+            *(b - less + more for b, less, more in zip(part.block, short, own_s, strict=True))
+        )
+        shape, n_tokens = self._case.model, micro_batch_size * self._case.workload.seq_len
+        kv_bytes = 2 * COMPUTE_BYTES * n_tokens * shape.n_kv_heads // tp * shape.head_dim
+        # Gathered keys and values, and their gradients before they are summed.
+        other_bytes = part.other_bytes + 2 * kv_bytes
+        return part._replace(block=block, kv_bytes=kv_bytes, other_bytes=other_bytes)
+
+    def _attention(self, own: tuple[int, int, str], cp: int) -> Seconds:
+        """A block's kernels of attention within the part of a sequence that each of so many ranks has."""
+        if (own, cp) not in self._attending:
+            micro_batch_size, tp, precision = own
+            case = _of_part_of_a_sequence(self._case, cp)
+            shape = _narrow(case.model, tp, 1)
+            time = step_time(_case(shape, micro_batch_size, case, precision), self._on)
+            self._attending[own, cp] = _of_attention(time)
+        return self._attending[own, cp]
 
 
 class Linear(NamedTuple):
@@ -217,6 +254,22 @@ def _rank_costs(
         update_s=update_s,
         moved_s=on.traffic.time_s(MANY_BYTES) / MANY_BYTES,
     )
+
+
+def _of_part_of_a_sequence(case: ModelCase, cp: int) -> ModelCase:
+    """The case of a rank's tokens alone, whose attention is then too short."""
+    if cp == 1:
+        return case
+    work = msgspec.structs.replace(case.workload, seq_len=case.workload.seq_len // cp)
+    return msgspec.structs.replace(case, workload=work)
+
+
+def _of_attention(time: StepTime) -> Seconds:
+    found = {"forward": 0.0, "backward": 0.0}
+    for each in time.operators:
+        if each.category == "attention" and each.phase in found:
+            found[each.phase] += each.device_s
+    return Seconds(found["forward"], found["backward"])
 
 
 def _update_s(shape: ModelShape, case: ModelCase, on: DeviceModel) -> float:

@@ -39,19 +39,19 @@ def _of_rank(
     held, summed, moments, held_whole = item * p, item * p, 2 * item * p, 0
     # Micro-batches add to what is there. Of `xl` on two H200s ddp's buckets were there between steps, and
     # zero1's were not (results/2026-11-27-h200-parallel).
-    in_buckets = layout.dp > 1 and layout.data == "ddp"
+    in_buckets = layout.n_sharing > 1 and layout.data == "ddp"
     has_gradients = in_buckets or layout.n_micro_batches > 1
     if layout.data in SHARDING:
         blocks = GATHERED_BLOCKS * costs.block_parameters + rest
         gathered = p if layout.data == "zero2" or layout.pp > 1 else min(p, blocks)
         is_whole = layout.n_micro_batches > 1 and not given.reduces_each
         waiting = p if is_whole else min(p, costs.block_parameters + rest)
-        held = item * p // layout.dp + COMPUTE_BYTES * gathered
+        held = item * p // layout.n_sharing + COMPUTE_BYTES * gathered
         held_whole = COMPUTE_BYTES * waiting
-        summed = item * p // layout.dp + held_whole
-        moments //= layout.dp
+        summed = item * p // layout.n_sharing + held_whole
+        moments //= layout.n_sharing
     elif layout.data == "zero1":
-        moments //= layout.dp
+        moments //= layout.n_sharing
     under_way = 1
     if layout.pp > 1:
         under_way = n_under_way(

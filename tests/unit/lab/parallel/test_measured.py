@@ -92,6 +92,17 @@ def test_a_user_s_module_is_shared_too(measured, tmp_path):
     assert sum(held) == 4 * found.n_parameters and max(held) < 2.2 * found.n_parameters
 
 
+def test_context_parallelism_is_planned_and_not_run(measured):
+    found = measured(of_layout(Layout(cp=2)))
+    assert found.status == "invalid" and "it is planned and not run" in found.reason
+
+
+def test_an_axis_of_one_rank_changes_no_key():
+    """The key of a release without context parallelism."""
+    assert case_key(of_layout(Layout(dp=2))) == "061b249d1ddc4281"
+    assert case_key(of_layout(Layout(cp=2))) != case_key(of_layout(Layout()))
+
+
 @pytest.mark.full
 def test_what_no_layout_can_be_is_a_status(measured):
     found = measured(of_layout(Layout(tp=2, n_micro_batches=3)))

@@ -16,6 +16,7 @@ from peakward.prediction.parallel.rank_memory import memory
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.planning.site import site
 from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.errors import PeakwardError
 from peakward.records.layout import Layout
 from peakward.records.layouts import Interconnect
 
@@ -30,10 +31,10 @@ LINKS = Interconnect(
 )
 
 
-def case(precision="bf16-mixed", name="llama-3-8b", **sizes):
+def case(precision="bf16-mixed", name="llama-3-8b", seq_len=2048, **sizes):
     return ModelCase(
         model=msgspec.structs.replace(model(name), **sizes),
-        workload=Workload(batch_size=1, seq_len=2048),
+        workload=Workload(batch_size=1, seq_len=seq_len),
         configuration=Configuration(
             precision=precision, attention="sdpa", compile="default", optimizer="adamw-fused"
         ),
@@ -43,7 +44,7 @@ def case(precision="bf16-mixed", name="llama-3-8b", **sizes):
 
 def priced(asked, layout, size=1, recomputed=0.0, links=LINKS, **more):
     given = Candidate(layout, size, recomputed, **more)
-    costs = CostTable(asked, H100).of(size, layout.tp, layout.data)
+    costs = CostTable(asked, H100).of(size, layout.tp, layout.data, layout.cp)
     return price(asked, given, costs, links), memory(asked, given, costs), costs
 
 
@@ -63,6 +64,7 @@ def sent(found, axis, collective):
         Layout(dp=8, data="zero1"),
         Layout(dp=2, data="zero2", tp=4, n_micro_batches=2),
         Layout(dp=2, data="fsdp", tp=2, pp=4, n_micro_batches=8),
+        Layout(data="fsdp", cp=2, tp=2, pp=4, n_micro_batches=8),
         Layout(
             dp=2, data="ddp", pp=4, n_micro_batches=8, schedule="interleaved", stages_per_rank=2
         ),
@@ -71,7 +73,7 @@ def sent(found, axis, collective):
 )
 def test_no_part_of_a_step_is_negative(layout):
     found, held, _ = priced(case(), layout)
-    assert min(found[:5]) >= 0
+    assert min(found[:6]) >= 0
     assert found.compute_s > 0.3 * found.step_s
     assert min(getattr(held, name) for name in held.__struct_fields__) >= 0
 
@@ -192,6 +194,75 @@ def test_a_rank_of_tensor_parallelism_has_its_share():
     assert part.compute_s < 0.45 * whole.compute_s
     assert _states(less) == pytest.approx(_states(held) / 4, rel=0.01)
     assert less.logits_bytes == held.logits_bytes  # Whole on every rank.
+
+
+LONG = 32_768
+
+
+def test_ranks_of_a_sequence_share_its_work_and_its_memory():
+    asked = case(seq_len=LONG)
+    (whole, held, _), (part, less, _) = (
+        priced(asked, Layout(dp=4 // cp, data="zero2", cp=cp)) for cp in (1, 4)
+    )
+    assert part.compute_s == pytest.approx(whole.compute_s / 4, rel=0.03)
+    assert less.activations_bytes == pytest.approx(held.activations_bytes / 4, rel=0.01)
+    assert less.logits_bytes < held.logits_bytes / 3
+    assert _states(less) == _states(held)  # Over as many ranks.
+
+
+@pytest.mark.parametrize("cp", [2, 8])
+def test_a_rank_attends_to_its_share_of_the_scores(cp):
+    """Within its own part alone it would attend to 1/cp of that."""
+    asked = case(seq_len=LONG)
+    part = msgspec.structs.replace(
+        asked, workload=msgspec.structs.replace(asked.workload, seq_len=LONG // cp)
+    )
+    table = CostTable(asked, H100)
+    whole, own = (table.of(1, 1, "fsdp", each).block for each in (1, cp))
+    alone = CostTable(part, H100).of(1, 1, "fsdp").block
+    # A block's time is a·tokens + b·scores: own is both over cp, alone the scores over cp².
+    for whole_s, own_s, alone_s in zip(whole, own, alone, strict=True):
+        scores_s = (whole_s / cp - alone_s) / (1 - 1 / cp)
+        assert own_s == pytest.approx(alone_s + scores_s * (1 - 1 / cp), rel=0.03)
+        assert own_s > 1.05 * alone_s
+
+
+def test_keys_and_values_are_gathered_twice_and_their_gradients_reduced():
+    """Of a block: 2 tensors of 16 bits with a rank's heads; (cp - 1)/cp of them are sent."""
+    asked = case(seq_len=LONG)
+    found, _, _ = priced(asked, Layout(data="fsdp", cp=4, tp=2))
+    once = 3 / 4 * 32 * 2 * 2 * LONG * (8 // 2) * 128
+    assert sent(found, "cp", "all-gather") == pytest.approx(2 * once)
+    assert sent(found, "cp", "reduce-scatter") == pytest.approx(once)
+    assert found.context_s == pytest.approx(
+        sum(each.time_s for each in found.traffic if each.axis == "cp")
+    )
+    again, _, _ = priced(asked, Layout(data="fsdp", cp=4, tp=2), recomputed=1.0)
+    assert sent(again, "cp", "all-gather") == pytest.approx(3 * once)
+    whole, _, _ = priced(asked, Layout(dp=4, data="fsdp", tp=2))
+    assert whole.context_s == 0 and sent(whole, "cp", "all-gather") == 0
+
+
+def test_ranks_of_a_sequence_reduce_gradients_as_those_of_the_data_axis():
+    asked = case(seq_len=LONG)
+    for data, kind in (("fsdp", "reduce-scatter"), ("ddp", "all-reduce")):
+        apart, together = (priced(asked, Layout(dp=8 // cp, data=data, cp=cp))[0] for cp in (1, 4))
+        assert sent(together, "dp", kind) == sent(apart, "dp", kind) > 0
+
+
+def test_a_sequence_over_several_nodes_costs_the_network():
+    asked = case(seq_len=LONG)
+    near, far = (priced(asked, Layout(data="fsdp", cp=8, tp=tp))[0] for tp in (1, 2))
+    # With tp 2 a rank has half of the heads, and those of a sequence are on two nodes.
+    assert far.context_s > 1.3 * near.context_s / 2
+
+
+def test_attention_that_keeps_its_scores_is_not_split():
+    asked = case(seq_len=LONG)
+    settings = msgspec.structs.replace(asked.configuration, attention="naive", compile="none")
+    asked = msgspec.structs.replace(asked, configuration=settings)
+    with pytest.raises(PeakwardError, match=r"expected attention in one kernel.*got naive"):
+        CostTable(asked, H100).of(1, 1, "fsdp", 2)
 
 
 def test_stages_share_the_blocks_and_wait_for_one_another():
