@@ -18,8 +18,9 @@ import msgspec
 from peakward.hardware import devices
 from peakward.models.presets import MODELS
 from peakward.prediction.flops import step_flops
+from peakward.prediction.parallel.candidate import Candidate, HostSeconds
 from peakward.prediction.parallel.layouts import interconnect
-from peakward.prediction.parallel.price import PARTS, Candidate, HostSeconds, Priced, price
+from peakward.prediction.parallel.price import PARTS, Priced, price
 from peakward.prediction.parallel.rank_costs import CostTable
 from peakward.prediction.time.device_model import device_model
 from peakward.records.case import Configuration, ModelCase, Workload
@@ -144,7 +145,7 @@ def main() -> None:
     for each in found:
         shares = (
             f"{name} {100 * seconds / each.priced.step_s:.0f}%"
-            for name, seconds in zip(PARTS, each.priced[:6], strict=True)
+            for name, seconds in zip(PARTS, each.priced.parts, strict=True)
             if seconds > 0.005 * each.priced.step_s
         )
         name = f"{each.source} {each.model} {each.device.split('-')[0]}"

@@ -34,6 +34,7 @@ def plan_layouts(
     *,
     tensor: int | None = None,
     context: int | None = None,
+    expert: int | None = None,
     pipeline: int | None = None,
     data: DataStrategy | None = None,
     micro_batch_size: int | None = None,
@@ -52,6 +53,8 @@ def plan_layouts(
         gpus: all of them.
         tensor, pipeline: sizes of these axes; None tries all.
         context: ranks that split each sequence; None tries those that keep 8,192 tokens of it.
+        expert: ranks that split the experts of each block, of those that else share parameters; None tries
+            all.
         data: "ddp", "overlapped", "zero1", "zero2" or "fsdp"; None tries all.
         micro_batch_size: sequences of a micro-batch; None tries 1 to 16.
         reduce_type: in which `zero2` and `fsdp` add gradients up, "bf16" or "fp32".
@@ -73,6 +76,7 @@ def plan_layouts(
         asked=AskedLayout(
             tp=_size(tensor, "tensor"),
             cp=_size(context, "context"),
+            ep=_size(expert, "expert"),
             pp=_size(pipeline, "pipeline"),
             data=None if data is None else strategy(data, "a data strategy"),
             micro_batch_size=None

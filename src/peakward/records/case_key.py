@@ -38,7 +38,7 @@ YOUNGER_FIELDS: dict[str, dict[str, object]] = {
 """Fields of a `ModelCase` that its key leaves out at these values, for the same reason."""
 
 
-YOUNGER_OF_LAYOUTS: dict[str, object] = {"cp": 1}
+YOUNGER_OF_LAYOUTS: dict[str, object] = {"cp": 1, "ep": 1}
 """Likewise fields of a `LayoutCase`'s layout."""
 
 

@@ -24,6 +24,10 @@ SHARDING: tuple[DataStrategy, ...] = ("zero2", "fsdp")
 """Strategies of `fully_shard`."""
 
 
+EXPERT_DATA: tuple[DataStrategy, ...] = ("ddp", *SHARDING)
+"""Strategies whose collectives can be over other ranks for experts than for the rest."""
+
+
 class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The ranks of a job as a mesh of pipeline, data, context and tensor parallelism, and what each axis
     does."""
@@ -37,6 +41,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Ranks that split each sequence: of 2·cp chunks each has an early and a late one, which makes causal
     attention equal work, and keys and values are gathered for it (Dubey et al. 2024, section 3.3.2). They
     share parameters as ranks of `dp` do. It is planned, and no engine of ours runs it."""
+    ep: int = 1
+    """Ranks that split the experts of each block, of those that otherwise share parameters (`n_sharing`):
+    tokens are sent to their experts and back. It is planned, and no engine of ours runs it."""
     pp: int = 1
     """Ranks that split the blocks."""
     n_micro_batches: int = 1
@@ -69,8 +76,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def name(self) -> str:
-        """The axes with more than one rank, such as `fsdp 4 × tp 2`."""
-        return " × ".join(f"{name} {size}" for name, size in self.axes) or "one rank"
+        """The axes with more than one rank, such as `fsdp 4 × tp 2`, and `fsdp 8 (ep 4) × tp 2`."""
+        words = (
+            f"{name} {size}{f' (ep {self.ep})' if at == 0 and self.ep > 1 else ''}"
+            for at, (name, size) in enumerate(self.axes)
+        )
+        return " × ".join(words) or "one rank"
 
     @property
     def axes(self) -> tuple[tuple[str, int], ...]:
@@ -86,7 +97,7 @@ def expect_layout(layout: Layout, n_ranks: int) -> None:
         PeakwardError: a size below 1, axes that do not make up all ranks, or settings that exclude each
             other.
     """
-    sizes = [layout.dp, layout.cp, layout.tp, layout.pp]
+    sizes = [layout.dp, layout.cp, layout.tp, layout.pp, layout.ep]
     sizes += [layout.n_micro_batches, layout.stages_per_rank, layout.blocks_together]
     if min(sizes) < 1:
         raise PeakwardError(f"expected sizes of at least 1 in a layout, got {min(sizes)}")
@@ -94,6 +105,11 @@ def expect_layout(layout: Layout, n_ranks: int) -> None:
         raise PeakwardError(
             f"expected a layout of {n_ranks} ranks, got {layout.name}, which takes {layout.n_ranks}: "
             "change an axis, or start another number of ranks"
+        )
+    if layout.ep > 1 and (layout.n_sharing % layout.ep or layout.data not in EXPERT_DATA):
+        raise PeakwardError(
+            f"expected {', '.join(EXPERT_DATA)} over a multiple of {layout.ep} ranks to split experts, got "
+            f"{layout.data} over {layout.n_sharing}: change either"
         )
     if layout.tp > 1 and layout.n_sharing > 1 and layout.data not in (*SHARDING, "overlapped"):
         raise PeakwardError(
@@ -114,7 +130,8 @@ def expect_layout(layout: Layout, n_ranks: int) -> None:
             f"expected at least {layout.pp * layout.stages_per_rank} micro-batches, one a stage, got "
             f"{layout.n_micro_batches}: the pipeline would never be full"
         )
-    if layout.captured and (layout.data not in SHARDING or layout.n_ranks > layout.dp):
+    is_plain = layout.n_ranks == layout.dp and layout.ep == 1
+    if layout.captured and (layout.data not in SHARDING or not is_plain):
         raise PeakwardError(
             f"expected zero2 or fsdp alone for a step as one CUDA graph, got {layout.name}: leave the graph"
         )
@@ -179,6 +196,19 @@ def expect_chunks(n_ranks: int, seq_len: int, positions: Positions) -> None:
         raise PeakwardError(
             "expected positions without ALiBi's bias on scores for context parallelism, which gathers keys "
             "and values alone: take another axis"
+        )
+
+
+def expect_experts(n_ranks: int, shape: ModelShape) -> None:
+    """
+    Raises:
+        PeakwardError: experts that so many ranks cannot share.
+    """
+    if shape.n_experts % n_ranks:
+        has = f"{shape.n_experts} experts" if shape.n_experts > 1 else "a dense model"
+        raise PeakwardError(
+            f"expected experts that {n_ranks} ranks of expert parallelism can share, got {has}: take a "
+            "divisor of their number"
         )
 
 

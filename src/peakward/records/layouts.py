@@ -8,13 +8,13 @@ from peakward.records.case import Checkpointing, ModelCase
 from peakward.records.layout import Collective, DataStrategy, Layout
 from peakward.records.result import Result
 
-MeshAxis = Literal["dp", "cp", "tp", "pp"]
+MeshAxis = Literal["dp", "cp", "ep", "tp", "pp"]
 ReduceType = Literal["bf16", "fp32"]
 """In which gradients are added up over the ranks by `zero2` and `fsdp`."""
-LayoutBound = Literal["compute", "data", "tensor", "context", "pipeline", "update"]
+LayoutBound = Literal["compute", "data", "tensor", "context", "expert", "pipeline", "update"]
 """The largest part of a step: arithmetic; waiting for gradients and parameters of the data axis, for sums of
-the tensor axis, for keys and values of the context axis, or for other stages; or the update of the
-parameters."""
+the tensor axis, for keys and values of the context axis, for tokens on their way to experts and back, or for
+other stages; or the update of the parameters."""
 
 
 STRATEGIES: tuple[DataStrategy, ...] = ("ddp", "overlapped", "zero1", "zero2", "fsdp")
@@ -26,6 +26,7 @@ class AskedLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     tp: int | None = None
     cp: int | None = None
+    ep: int | None = None
     pp: int | None = None
     data: DataStrategy | None = None
     micro_batch_size: int | None = None
@@ -113,6 +114,8 @@ class LayoutForecast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Waited for collectives of the axis `tp`."""
     context_s: float = 0.0
     """Waited for keys and values of the axis `cp`, and for sums of their gradients."""
+    expert_s: float = 0.0
+    """Waited for tokens on their way to the experts of the axis `ep` and back."""
     pipeline_s: float
     """Waited for other stages: the bubble, with the transfers between stages."""
     update_s: float

@@ -1,5 +1,7 @@
 """The report of a plan of layouts: which one to take and how to launch it, then all others."""
 
+from collections.abc import Sequence
+
 from peakward.records.layouts import LayoutForecast, LayoutPlan, RankMemory
 from peakward.records.study import Cell, Column, Table
 from peakward.report.cases import label, model
@@ -24,6 +26,7 @@ BOUNDS = {
     "data": "gathering parameters and reducing gradients",
     "tensor": "sums over the tensor axis, which nothing hides",
     "context": "gathering keys and values over the context axis, which nothing hides",
+    "expert": "sending tokens to their experts and back, which nothing hides",
     "pipeline": "waiting for other stages",
     "update": "the update",
 }
@@ -47,13 +50,15 @@ CONVENTIONS = (
     "them included. Shares are of the step.",
     "Memory is tensors and the CUDA context, of the rank with most; fragments of the allocator and NCCL's "
     "buffers come on top. Available memory is 97% of what the driver reports. GB/s is 10**9 bytes a second, "
-    "of one GPU in one direction. Not planned: expert parallelism, sequence parallelism, sums inside of "
-    "switches.",
+    "of one GPU in one direction. Not planned: sequence parallelism, sums inside of switches.",
     "cp splits each sequence in 2·cp chunks, of which a rank has an early and a late one: equal shares of "
     "the causal scores. Keys and values of whole sequences are gathered for every block, in the backward "
     "pass again, and their gradients are reduced to where they belong; nothing hides that (Llama 3, section "
     "3.3.2). Ranks of cp share parameters as those of the data axis do. It is tried where a rank keeps 8,192 "
     "tokens of a sequence, and with fewer by --context.",
+    "ep splits the experts of each block over ranks that else share parameters; tokens are sent to them and "
+    "back, in both passes. Tokens are dealt evenly, and nothing hides that. Experts are gathered and reduced "
+    "over the ranks that have the same ones.",
 )
 
 
@@ -138,10 +143,14 @@ def _opening(plan: LayoutPlan) -> tuple[Block, ...]:
 
 def _beyond_engine(plan: LayoutPlan) -> tuple[str, ...]:
     """Says that no engine of ours runs the layout to take, and which it runs."""
-    if plan.layouts[0].layout.cp == 1:
+    best = plan.layouts[0].layout
+    if best.cp == best.ep == 1:
         return ()
-    said = "cp is planned and not run: Peakward's own engine has no context parallelism"
-    runs = next((each for each in plan.layouts if each.layout.cp == 1), None)
+    which = " or ".join(
+        name for name, size in (("context", best.cp), ("expert", best.ep)) if size > 1
+    )
+    said = f"This is planned and not run: Peakward's own engine has no {which} parallelism"
+    runs = next((each for each in plan.layouts if each.layout.cp == each.layout.ep == 1), None)
     if runs is None:
         shown = (
             "" if plan.n_fitting == len(plan.layouts) else f" of the {len(plan.layouts)} fastest"
@@ -208,6 +217,7 @@ def _limit(best: LayoutForecast) -> str:
         "data": best.data_s,
         "tensor": best.tensor_s,
         "context": best.context_s,
+        "expert": best.expert_s,
         "pipeline": best.pipeline_s,
         "update": best.update_s,
     }[best.bound]
@@ -221,8 +231,10 @@ def _rate(bytes_per_s: float) -> str:
 def _layouts(plan: LayoutPlan, n: int | None) -> Table:
     shown = plan.layouts[:n]
     more = plan.n_fitting - len(shown)
-    has_context = any(each.layout.cp > 1 for each in shown)
-    waits = "tp, cp, bubble" if has_context else "tp, bubble"
+    more_axes = [
+        axis for axis in ("cp", "ep") if any(getattr(each.layout, axis) > 1 for each in shown)
+    ]
+    waits = ", ".join(("tp", *more_axes, "bubble"))
     notes = ["v: stages a rank", "r: every block recomputed", f"{waits}: waiting for them"]
     if any(each.layout.captured for each in shown):
         notes.insert(2, "g: as one CUDA graph")
@@ -235,11 +247,11 @@ def _layouts(plan: LayoutPlan, n: int | None) -> Table:
             Column(name="MFU"),
             Column(name="data"),
             Column(name="tp"),
-            *((Column(name="cp"),) if has_context else ()),
+            *(Column(name=axis) for axis in more_axes),
             Column(name="bubble"),
             Column(name="memory", unit="bytes"),
         ),
-        rows=tuple(_row(each, has_context) for each in shown),
+        rows=tuple(_row(each, more_axes) for each in shown),
         note="; ".join([*notes, f"{more} slower ones fit too"] if more else notes),
     )
 
@@ -248,15 +260,18 @@ def _place(each: LayoutForecast) -> tuple[Cell, Cell]:
     return _short(each), f"{each.layout.n_micro_batches} × {each.micro_batch_size}"
 
 
-def _row(each: LayoutForecast, has_context: bool) -> tuple[Cell, ...]:
-    context = _percent(each.context_s / each.step_s if each.layout.cp > 1 else None)
+def _row(each: LayoutForecast, more_axes: Sequence[str]) -> tuple[Cell, ...]:
+    waited = {"cp": each.context_s, "ep": each.expert_s}
     return (
         *_place(each),
         each.tokens_per_s,
         _percent(each.mfu),
         _percent(each.data_s / each.step_s),
         _percent(each.tensor_s / each.step_s if each.layout.tp > 1 else None),
-        *((context,) if has_context else ()),
+        *(
+            _percent(waited[axis] / each.step_s if getattr(each.layout, axis) > 1 else None)
+            for axis in more_axes
+        ),
         _percent(each.bubble if each.layout.pp > 1 else None),
         each.memory.total_bytes,
     )
@@ -271,6 +286,8 @@ def _short(each: LayoutForecast) -> str:
     """Such as `fsdp 8 tp 2 pp 4 v2 r`."""
     layout = each.layout
     parts = [f"{name} {size}" for name, size in layout.axes]
+    if layout.ep > 1:
+        parts.insert(1, f"ep {layout.ep}")
     if layout.stages_per_rank > 1:
         parts.append(f"v{layout.stages_per_rank}")
     if each.checkpointing != "none":
@@ -289,6 +306,7 @@ def _communication(plan: LayoutPlan) -> tuple[Block, ...]:
         "dp": best.data_s,
         "tp": best.tensor_s,
         "cp": best.context_s,
+        "ep": best.expert_s,
         "pp": best.pipeline_s,
     }
     rows = tuple(

@@ -7,7 +7,8 @@ import msgspec
 
 from peakward.prediction.floor import compute_type, peak_flops_per_s
 from peakward.prediction.flops import step_flops
-from peakward.prediction.parallel.price import Candidate, price
+from peakward.prediction.parallel.candidate import Candidate
+from peakward.prediction.parallel.price import price
 from peakward.prediction.parallel.rank_costs import CostTable, RankCosts, expect_known
 from peakward.prediction.parallel.rank_memory import memory
 from peakward.prediction.parameters import n_parameters
@@ -16,11 +17,13 @@ from peakward.records.case import ModelCase
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.records.layout import (
+    EXPERT_DATA,
     SHARDING,
     DataStrategy,
     Layout,
     Schedule,
     expect_chunks,
+    expect_experts,
     expect_layout,
     expect_shared,
     expect_splittable,
@@ -128,8 +131,7 @@ def layout_plan(
     refusals: dict[str, None] = {}
     for given in candidates(case, n_gpus, links, asked, refusals):
         try:
-            layout = given.layout
-            costs = table.of(given.micro_batch_size, layout.tp, layout.data, layout.cp)
+            costs = _costs(table, given)
         except PeakwardError as refusal:
             unknown.setdefault(str(refusal))
             continue
@@ -188,11 +190,12 @@ def layout_forecast(
         )
     expect_shared(layout, case.model, case.workload.batch_size)
     expect_chunks(layout.cp, case.workload.seq_len, case.model.positions)
+    expect_experts(layout.ep, case.model)
     own = case.workload.batch_size * layout.n_ranks // layout.dp
     size = own // layout.n_micro_batches
     again = 1.0 if case.configuration.checkpointing == "every-block" else 0.0
     given = Candidate(layout, size, again, REDUCE_BYTES["fp32" if reduces_in_fp32 else "bf16"])
-    costs = CostTable(case, on.model).of(size, layout.tp, layout.data, layout.cp)
+    costs = _costs(CostTable(case, on.model), given)
     links = interconnect(on.device, layout.n_ranks, network or Network())
     return _forecast(case, on.device, given, costs, links)
 
@@ -213,6 +216,7 @@ def _forecast(
         data_s=priced.data_s,
         tensor_s=priced.tensor_s,
         context_s=priced.context_s,
+        expert_s=priced.expert_s,
         pipeline_s=priced.pipeline_s,
         update_s=priced.update_s,
         bound=priced.bound,
@@ -221,11 +225,16 @@ def _forecast(
     )
 
 
+def _costs(table: CostTable, given: Candidate) -> RankCosts:
+    layout = given.layout
+    return table.of(given.micro_batch_size, layout.tp, layout.data, layout.cp, layout.ep)
+
+
 def _captures(given: Candidate) -> Iterator[Candidate]:
     """The candidate, and its step as one CUDA graph where the engine can capture it."""
     layout = given.layout
     yield given
-    if layout.data in SHARDING and layout.n_ranks == layout.dp:
+    if layout.data in SHARDING and layout.n_ranks == layout.dp and layout.ep == 1:
         yield given._replace(layout=msgspec.structs.replace(layout, captured=True))
 
 
@@ -252,12 +261,16 @@ def candidates(
             for cp in _context_sizes(case, n_gpus // (tp * pp), asked):
                 own = case.workload.batch_size * tp * pp * cp
                 mesh = Layout(dp=n_gpus // (tp * pp * cp), cp=cp, tp=tp, pp=pp)
-                for data, size in product(_strategies(mesh, asked), _sizes(cp, asked)):
-                    if own % size:
+                ways = product(
+                    _expert_sizes(shape, mesh, asked), _strategies(mesh, asked), _sizes(cp, asked)
+                )
+                for ep, data, size in ways:
+                    if own % size or (ep > 1 and data not in EXPERT_DATA):
                         continue
                     for schedule, per_rank in _schedules(shape, pp, own // size):
                         layout = msgspec.structs.replace(
                             mesh,
+                            ep=ep,
                             data=data,
                             n_micro_batches=own // size,
                             schedule=schedule,
@@ -337,6 +350,13 @@ def _context_sizes(case: ModelCase, n_ranks: int, asked: AskedLayout) -> Sequenc
     return [each for each in sizes if n_ranks % each == 0 and _is_in_chunks(case, each)]
 
 
+def _expert_sizes(shape: ModelShape, mesh: Layout, asked: AskedLayout) -> Sequence[int]:
+    if asked.ep is not None:
+        return (asked.ep,) if mesh.n_sharing % asked.ep == 0 else ()
+    sizes = (2**at for at in range(shape.n_experts.bit_length()))
+    return [each for each in sizes if mesh.n_sharing % each == 0 and shape.n_experts % each == 0]
+
+
 def _is_in_chunks(case: ModelCase, cp: int) -> bool:
     try:
         expect_chunks(cp, case.workload.seq_len, case.model.positions)
@@ -374,6 +394,7 @@ def _expect_possible(
             f"expected axes that divide {n_gpus} GPUs, got {_axes(wish)}: change one of them"
         )
     expect_chunks(wish.cp, case.workload.seq_len, shape.positions)
+    _expect_experts(case, n_gpus // (tp * pp), asked)
     if tp > links.gpus_per_node:
         raise PeakwardError(
             f"expected tensor parallelism inside of a node of {links.gpus_per_node} GPUs, got tp {tp}"
@@ -385,6 +406,20 @@ def _expect_possible(
         return ()
     left_out = (unsplittable(shape, 2**at) for at in range(links.gpus_per_node.bit_length()))
     return tuple(each for each in left_out if each is not None)
+
+
+def _expect_experts(case: ModelCase, n_sharing: int, asked: AskedLayout) -> None:
+    """
+    Raises:
+        PeakwardError: experts that cannot be split over so many ranks, or by that strategy.
+    """
+    ep = asked.ep or 1
+    expect_experts(ep, case.model)
+    if ep > 1 and (n_sharing % ep or asked.data not in (None, *EXPERT_DATA)):
+        raise PeakwardError(
+            f"expected {', '.join(EXPERT_DATA)} over a multiple of {ep} ranks to split experts, got "
+            f"{asked.data or 'data'} over {n_sharing}: change either"
+        )
 
 
 def _axes(wish: Layout) -> str:

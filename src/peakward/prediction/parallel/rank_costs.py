@@ -73,6 +73,10 @@ class RankCosts(NamedTuple):
     """Reading or writing a byte, of many."""
     kv_bytes: int = 0
     """The keys and values of a block that ranks of context parallelism gather, of whole sequences."""
+    expert_parameters: int = 0
+    """Those of `block_parameters` that ranks of expert parallelism have split."""
+    routed_bytes: int = 0
+    """The tokens that a rank sends to the experts of a block, each once for every expert of its own."""
 
 
 def compute_precision(precision: str, data: DataStrategy) -> str:
@@ -88,14 +92,19 @@ class CostTable:
         self._update_s = _update_s(_narrow(case.model, 1, 1), case, on)
         self._held: dict[tuple[int, int, str], _Held] = {}
         self._known: dict[tuple[int, int, int, str], RankCosts] = {}
+        self._fewer: dict[int, CostTable] = {}
         self._attending: dict[tuple[tuple[int, int, str], int], Seconds] = {}
 
-    def of(self, micro_batch_size: int, tp: int, data: DataStrategy, cp: int = 1) -> RankCosts:
+    def of(
+        self, micro_batch_size: int, tp: int, data: DataStrategy, cp: int = 1, ep: int = 1
+    ) -> RankCosts:
         """The costs of a micro-batch; passes have the precision of the strategy.
 
         Raises:
             PeakwardError: ranks that split sequences with attention that keeps its scores.
         """
+        if ep > 1:
+            return self._with_fewer_experts(micro_batch_size, tp, data, cp, ep)
         precision = compute_precision(self._case.configuration.precision, data)
         key = (micro_batch_size, tp, cp, precision)
         if key not in self._known:
@@ -126,6 +135,29 @@ class CostTable:
         # Gathered keys and values, and their gradients before they are summed.
         other_bytes = part.other_bytes + 2 * kv_bytes
         return part._replace(block=block, kv_bytes=kv_bytes, other_bytes=other_bytes)
+
+    def _with_fewer_experts(
+        self, micro_batch_size: int, tp: int, data: DataStrategy, cp: int, ep: int
+    ) -> RankCosts:
+        """A rank has its share of the experts, and the tokens that all ranks send to them: dealt evenly they
+        are as many as its own. One expert alone is priced as two with half of its tokens each."""
+        shape = self._case.model
+        n_experts = shape.n_experts // ep
+        if ep not in self._fewer:
+            less = msgspec.structs.replace(shape, n_experts=max(2, n_experts))
+            self._fewer[ep] = CostTable(msgspec.structs.replace(self._case, model=less), self._on)
+        found = self._fewer[ep].of(micro_batch_size, tp, data, cp)
+        experts = n_experts * shape.expert_parameters
+        tokens = micro_batch_size * self._case.workload.seq_len // cp
+        sent_bytes = COMPUTE_BYTES * tokens * shape.n_active_experts * shape.d_model
+        return found._replace(
+            block_parameters=_block_parameters(shape)
+            - (shape.n_experts - n_experts) * shape.expert_parameters,
+            expert_parameters=experts,
+            routed_bytes=sent_bytes,
+            update_s=self._update_s,
+            other_bytes=found.other_bytes + 2 * sent_bytes,
+        )
 
     def _attention(self, own: tuple[int, int, str], cp: int) -> Seconds:
         """A block's kernels of attention within the part of a sequence that each of so many ranks has."""
@@ -272,6 +304,11 @@ def _of_attention(time: StepTime) -> Seconds:
     return Seconds(found["forward"], found["backward"])
 
 
+def _block_parameters(shape: ModelShape) -> int:
+    one, two = (_narrow(shape, 1, n_layers) for n_layers in (1, 2))
+    return n_parameters(two) - n_parameters(one)
+
+
 def _update_s(shape: ModelShape, case: ModelCase, on: DeviceModel) -> float:
     own = case.configuration.precision
     found = step_time(_case(shape, 1, case, own, "train_step"), on)
@@ -344,9 +381,4 @@ def expect_known(case: ModelCase) -> None:
         raise PeakwardError(
             f"expected a plain step to plan layouts of many GPUs, got {what}: micro-batches are chosen "
             "by the plan"
-        )
-    if case.model.n_experts > 1:
-        raise PeakwardError(
-            f"expected a dense model for layouts of many GPUs, got {case.model.n_experts} experts: the "
-            "engine has no expert parallelism"
         )

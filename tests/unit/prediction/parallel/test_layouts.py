@@ -156,6 +156,31 @@ def test_attention_that_no_ranks_can_share_leaves_the_axis_out_with_the_reason()
     assert any("expected attention in one kernel" in each for each in found.refused)
 
 
+def test_experts_are_split_over_ranks_that_else_share_parameters():
+    asked = case("mixtral-8x7b", seq_len=4096, settings=EAGER)
+    found = planned(asked, n_gpus=64)
+    assert {each.layout.ep for each in found.layouts} == {1, 2, 4, 8}
+    assert {each.layout.tp for each in found.layouts} == {1}
+    for each in found.layouts:
+        expect_layout(each.layout, 64)
+        assert each.layout.n_sharing % each.layout.ep == 0
+        assert (each.expert_s > 0) == (each.layout.ep > 1)
+        parts = each.compute_s + each.data_s + each.tensor_s + each.pipeline_s + each.update_s
+        assert parts + each.context_s + each.expert_s == pytest.approx(each.step_s)
+    assert {each.layout.ep for each in planned(asked, n_gpus=64, ep=4).layouts} == {4}
+    page = " ".join(markdown.render(layouts.summary(found)).split())
+    assert found.layouts[0].layout.ep > 1
+    assert "Peakward's own engine has no expert parallelism. The fastest without:" in page
+
+
+def test_a_wish_for_experts_that_no_strategy_splits_is_refused():
+    asked = case("mixtral-8x7b", seq_len=4096, settings=EAGER)
+    with pytest.raises(PeakwardError, match=r"expected ddp, zero2, fsdp .*, got zero1 over 64"):
+        planned(asked, n_gpus=64, ep=8, data="zero1")
+    with pytest.raises(PeakwardError, match=r"multiple of 8 ranks .*, got data over 4"):
+        planned(asked, n_gpus=64, ep=8, pp=16)
+
+
 def test_what_fits_nowhere_is_said():
     found = planned(case("llama-3.1-405b", settings=EAGER), 8)
     assert found.layouts == ()
@@ -175,6 +200,10 @@ def test_heads_that_no_axis_splits_are_left_out_with_the_reason():
     [
         ({"tp": 8, "pp": 4}, "expected at most 16 ranks, one a GPU, got tp 8 × pp 4"),
         ({"pp": 3}, "expected axes that divide 16 GPUs, got pp 3"),
+        (
+            {"ep": 2},
+            "expected experts that 2 ranks of expert parallelism can share, got a dense model",
+        ),
         ({"cp": 4, "tp": 8}, "expected at most 16 ranks, one a GPU, got cp 4 × tp 8"),
         (
             {"cp": 8},
@@ -210,7 +239,7 @@ def test_heads_and_layers_that_an_axis_cannot_split_are_refused():
         (case(pass_="forward"), "expected a train_step to plan layouts"),
         (case(accumulate=2), "expected a plain step to plan layouts .*, got accumulation"),
         (case(settings=Configuration()), "expected precision bf16-mixed or bf16 .*, got fp32"),
-        (case("mixtral-8x7b"), "expected a dense model .*, got 8 experts"),
+        (case("mixtral-8x7b"), "expected compile of a mixture of experts none"),
     ],
 )
 def test_cases_without_layouts_are_refused(asked, line):
