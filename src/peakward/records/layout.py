@@ -205,10 +205,11 @@ def expect_experts(n_ranks: int, shape: ModelShape) -> None:
         PeakwardError: experts that so many ranks cannot share.
     """
     if shape.n_experts % n_ranks:
-        has = f"{shape.n_experts} experts" if shape.n_experts > 1 else "a dense model"
+        has, then = f"{shape.n_experts} experts", "take a divisor of their number"
+        if shape.n_experts == 1:
+            has, then = "a dense model", "leave the axis out"
         raise PeakwardError(
-            f"expected experts that {n_ranks} ranks of expert parallelism can share, got {has}: take a "
-            "divisor of their number"
+            f"expected experts that {n_ranks} ranks of expert parallelism can share, got {has}: {then}"
         )
 
 
