@@ -115,7 +115,7 @@ class _Runs:
         key = error, candidate.configuration.precision == "bf16"
         if key not in self._drifts:
             erring = self.subject.erring(candidate, error)
-            self._drifts[key] = distance(erring["losses"], self.oracle["losses"])
+            self._drifts[key] = training.drift(*erring["losses"], *self.oracle["losses"])
         return self._drifts[key]
 
     def course(self, case: ConfiguredCase) -> Course:
@@ -146,10 +146,11 @@ class _Runs:
         finally:
             torch.use_deterministic_algorithms(before)
         self._errors[key] = {
-            name: distance(made[name], oracle[name]) for name in oracle if name != "norms"
+            name: distance(made[name], oracle[name]) for name in oracle if name not in RUN
         }
         if self.n_trained:
             self._courses[key] = _course(made)
+            self._errors[key]["losses"] = training.apart(*made["losses"], *oracle["losses"])
         self._latest = key, made
         return made
 
@@ -183,8 +184,10 @@ def _verdict(claim: Claim, runs: _Runs) -> NumericsVerdict:
     trained = runs.n_trained and not exactly and runs.subject.erring is not None
     if trained:
         error = training.error_of_updates(candidate.configuration, bounds["gradients"])
+        allowed = training.SLACK * runs.drift(candidate, error)
+        allowed += training.scatter(runs.course(candidate)[0], *runs.oracle["losses"])
         bounds["losses"] = (
-            training.SLACK * runs.drift(candidate, error) + training.LOSS_ERRORS * got["loss"]
+            allowed if declared == "approximate" else max(allowed, 2 * expected["losses"])
         )
     errors = tuple(
         NumericsError(

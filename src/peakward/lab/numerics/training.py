@@ -27,10 +27,9 @@ fp64 takes 1.4 s: there is no run then."""
 SLACK = 3.0
 """A run may be off by so many times the drift that one draw of errors makes. In `tiny` (four layers, 2 × 128
 tokens, a CPU) drawn errors of 3% put losses off by 1.1e-4 and bf16-mixed by 2.3e-5; with parameters rounded
-to bf16 by 3.0e-3 and precision bf16 by 2.9e-3. A rate that is a fifth too high is 14 bounds off."""
-LOSS_ERRORS = 4.0
-"""Beside it each loss errs on its own way forward, as the first one did: by more than that one in some of 16
-steps."""
+to bf16 by 3.0e-3 and precision bf16 by 2.9e-3."""
+SURE = 3.0
+"""Standard errors by which the mean of the losses may be off because each errs on its own way forward."""
 MOMENT_ERROR = {"adamw-bf16-states": 2.0**-8, "adamw-8bit-states": 2.0**-4}
 """The relative error of an update whose moments are kept in so many bits, rounded at random."""
 LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
@@ -85,6 +84,27 @@ def _round(model: nn.Module) -> None:
     with torch.no_grad(), _disable_current_modes():
         for each in model.parameters():
             each.copy_(each.bfloat16())
+
+
+def apart(losses: Tensor, oracle: Tensor) -> float:
+    """How far a run has come from the oracle's: the mean of the second half of its losses over the oracle's.
+    What each loss errs by on its own, in 16 bits 1e-4 of it, averages out there."""
+    late = len(oracle) // 2
+    return float((losses - oracle)[late:].mean().abs() / oracle[late:].abs().mean())
+
+
+def drift(erring: Tensor, oracle: Tensor) -> float:
+    """The root mean square of what drawn errors make of the same losses: their sign is by chance."""
+    late = len(oracle) // 2
+    return float((erring - oracle)[late:].square().mean().sqrt() / oracle[late:].abs().mean())
+
+
+def scatter(losses: Tensor, oracle: Tensor) -> float:
+    """What chance may make of `apart`, from second differences of the losses' errors, which a steady drift
+    leaves at 0 and independent errors at the square root of 6 times their deviation."""
+    late = len(oracle) // 2
+    each = (losses - oracle).diff(n=2).square().mean().sqrt() / 6**0.5
+    return SURE * float(each / (len(oracle) - late) ** 0.5 / oracle[late:].abs().mean())
 
 
 def error_of_updates(configuration: Configuration, gradient_bound: float) -> float:

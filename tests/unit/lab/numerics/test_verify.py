@@ -7,7 +7,7 @@ import torch
 from peakward.lab.models.layers import KINDS
 from peakward.lab.numerics import training
 from peakward.lab.numerics import verify as room
-from peakward.lab.numerics.judge import distance, judge
+from peakward.lab.numerics.judge import judge
 from peakward.lab.numerics.verify import reduced, verify
 from peakward.levers import optimizer
 from peakward.records.case import Configuration, ModelCase, Workload
@@ -335,10 +335,11 @@ def test_parameters_in_16_bits_may_drift_as_rounding_makes_them():
     subject = room._of_decoder(case())
     oracle = subject.oracle()
     mixed, rounded = (
-        distance(subject.erring(case(precision=each), 0.03)["losses"], oracle["losses"])
+        training.drift(*subject.erring(case(precision=each), 0.03)["losses"], *oracle["losses"])
         for each in ("bf16-mixed", "bf16")
     )
-    found = distance(subject.outputs(case(precision="bf16"), 16)["losses"], oracle["losses"])
+    losses = subject.outputs(case(precision="bf16"), 16)["losses"]
+    found = training.apart(*losses, *oracle["losses"])
     assert mixed < found / 2 < rounded
 
 
