@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 
 
 def _to_module(module: "torch.nn.Module", value: Written) -> Undo:
-    from peakward.kernels.ops.norm_modules.api import fused_norms, unfuse
+    from peakward.kernels.ops.norm_modules.api import replace_norms
 
-    norms = fused_norms(module) if value == "fused" else ()
-    if value == "fused" and not norms:
+    if value == "torch":
+        return lambda: None
+    replaced = replace_norms(module)
+    if not replaced.n:
         raise PeakwardError(
-            f"expected a module with an nn.RMSNorm, an nn.LayerNorm or an RMSNorm of transformers, got "
-            f"{type(module).__name__} without: call peakward.kernels.rms_norm in its own norm"
+            f"expected a module with norms, of any class that computes RMSNorm or LayerNorm of the last "
+            f"dimension, got {type(module).__name__} without: call peakward.kernels.rms_norm in its own norm"
         )
-    return lambda: unfuse(norms)
+    return replaced.undo
 
 
 def _forward(

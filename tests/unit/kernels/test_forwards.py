@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from peakward.lab.rewriting.wrapping import wrap_forward
+from peakward.kernels.ops.forwards import wrap_forward
 
 
 class Doubled(nn.Module):

@@ -4,22 +4,47 @@ import copyreg
 import functools
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
-
-from peakward.levers.axis import Undo
 
 Call = Callable[..., Any]
 Around = Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
 """Calls a forward pass with its arguments, and does something around it."""
+Undo = Callable[[], None]
+Made = Callable[[type[nn.Module], Call | None], Call]
+"""The forward function of a module, from its class and, where it has one, the instance's own."""
+
+
+class Replaced(NamedTuple):
+    """How many modules of a model were changed, and what takes it back."""
+
+    n: int
+    undo: Undo
+
+
 _OWN = "_forward_of_instance"
 _undone: "weakref.WeakSet[type[nn.Module]]" = weakref.WeakSet()
 
 
 def wrap_forward(modules: Iterable[nn.Module], around: Around) -> Undo:
-    """Give each module a forward pass that goes through `around`, in place, and return what takes it back.
-    Of several that were given to one module each can be taken back before the others.
+    """Give each module a forward pass that goes through `around`, as `give_forward`."""
+
+    def made(kind: type[nn.Module], own: Call | None) -> Call:
+        def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            # Dynamo breaks the graph at `kind.forward.__get__(self)`: the loss is then in another one
+            # than its logits.
+            inner = functools.partial(kind.forward, self) if own is None else own
+            return around(inner, args, kwargs)
+
+        return forward
+
+    return give_forward(modules, made)
+
+
+def give_forward(modules: Iterable[nn.Module], made: Made) -> Undo:
+    """Give each module the forward function that `made` makes for its class, in place, and return what takes
+    it back. Of several that were given to one module each can be taken back before the others.
 
     The class changes and not the instance: a function that an instance holds is not copied with it, so that
     the forward pass of a deep copy would compute with the original's parameters. Modules of one class share
@@ -27,15 +52,15 @@ def wrap_forward(modules: Iterable[nn.Module], around: Around) -> Undo:
     class before.
     """
     found = list(modules)
-    shared = {kind: _wrapped(kind, around) for kind in dict.fromkeys(map(type, found))}
-    made = []
+    shared = {kind: _with_forward(kind, made) for kind in dict.fromkeys(map(type, found))}
+    given = []
     for each in found:
         kind, own = type(each), vars(each).pop("forward", None)
-        made.append(shared[kind] if own is None else _wrapped(kind, around, own))
-        each.__class__ = made[-1]
+        given.append(shared[kind] if own is None else _with_forward(kind, made, own))
+        each.__class__ = given[-1]
 
     def undo() -> None:
-        for kind in dict.fromkeys(made):
+        for kind in dict.fromkeys(given):
             _pass_on(kind)
             _undone.add(kind)
         for each in found:
@@ -48,15 +73,8 @@ def wrap_forward(modules: Iterable[nn.Module], around: Around) -> Undo:
     return undo
 
 
-def _wrapped(kind: type[nn.Module], around: Around, own: Call | None = None) -> type[nn.Module]:
+def _with_forward(kind: type[nn.Module], made: Made, own: Call | None = None) -> type[nn.Module]:
     """The class with another forward pass; `own` is that of an instance, where it has one."""
-
-    @functools.wraps(kind.forward)
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        # Dynamo breaks the graph at `kind.forward.__get__(self)`: the loss is then in another one
-        # than its logits.
-        inner = functools.partial(kind.forward, self) if own is None else own
-        return around(inner, args, kwargs)
 
     def reduced(self: nn.Module, _protocol: int) -> Any:
         state = self.__getstate__()
@@ -64,12 +82,14 @@ def _wrapped(kind: type[nn.Module], around: Around, own: Call | None = None) -> 
         return copyreg._reconstructor, (kind, object, None), plain  # type: ignore[attr-defined]
 
     told = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    forward = functools.wraps(kind.forward)(made(kind, own))
     members = {**told, "forward": forward, "__reduce_ex__": reduced, _OWN: own}
     return type(kind.__name__, (kind,), members)
 
 
 def _pass_on(kind: type[nn.Module]) -> None:
-    """Let a wrapped class do as what it took the place of, for those that were wrapped again."""
+    """Let a class with another forward pass do as what it took the place of, for those that were given one
+    again."""
     own: Call | None = vars(kind)[_OWN]
     if own is None:
         del kind.forward

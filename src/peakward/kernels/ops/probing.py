@@ -1,0 +1,164 @@
+"""Calls modules on made-up values to find what they compute, whatever their class and their code.
+
+A formula is held to a module in fp64, values and gradients, in training and in evaluation. Then each
+kind of call by types is tried, because a cast, a clamp or a branch may be of one type alone.
+"""
+
+import copy
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+TYPES = (torch.float32, torch.float16, torch.bfloat16)
+Kind = tuple[torch.dtype, torch.dtype | None, torch.dtype | None]
+"""The types of a call: of what goes in, of the parameters (None without any), and autocast's (None: off)."""
+Results = tuple[tuple[Kind, torch.dtype], ...]
+"""The type of the result in each kind of call in which a formula holds."""
+VALUES, GRADIENTS = 2e-6, 2e-5
+"""Bounds in fp64, of a row's largest: modules may compute in fp32 inside, whose rounding is 6e-8."""
+ROUNDINGS = 8
+"""Epsilons of the coarsest type by which a module may be off in a kind of call: each of its own operators
+rounds."""
+
+
+Found = TypeVar("Found")
+
+
+def probed(look: Callable[[], Found | None], device: torch.device) -> Found | None:
+    """The result of a look at a module; None where the module raises, called with what it was not written
+    for."""
+    try:
+        with probing(device):
+            return look()
+    except Exception:  # noqa: BLE001  a probe calls code of the user's, which may raise anything
+        return None
+
+
+@contextmanager
+def probing(device: torch.device) -> Iterator[None]:
+    """While it lasts, calls are differentiated, not cast and warn of nothing; random states are put back at
+    the end."""
+    with (
+        warnings.catch_warnings(action="ignore"),
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        autocast(device, None),
+    ):
+        yield
+
+
+def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[None]:
+    """Autocast to that type, or none, without the cache: a probe's weights are not to be kept."""
+    return torch.autocast(device.type, dtype, enabled=dtype is not None, cache_enabled=False)
+
+
+def stand_in(
+    module: nn.Module, dtype: torch.dtype, memo: dict[int, Any] | None = None
+) -> nn.Module:
+    """A copy of the module that a probe may change, with parameters of random values around 1."""
+    made = copy.deepcopy(module, memo)
+    for each in made.parameters():
+        random = torch.rand(each.shape, generator=torch.Generator().manual_seed(each.numel()))
+        each.data = (random + 0.5).to(each.device, dtype)
+        each.requires_grad_(True)
+    return made
+
+
+def takes_one(module: nn.Module) -> bool:
+    """Whether the class's forward pass takes one argument and no other, so that it can be called for it."""
+    if "forward" in vars(module):
+        return False
+    taken = list(inspect.signature(module.forward).parameters.values())
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return len(taken) == 1 and taken[0].kind in plain
+
+
+def rows(shape: Sequence[int], scales: Sequence[float], device: torch.device) -> Tensor:
+    """Random rows in fp64, one scale after another, each with a mean of half its scale."""
+    drawn = torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    n_rows = drawn.shape[:-1].numel()
+    scale = torch.tensor(scales, dtype=torch.float64).repeat(n_rows)[:n_rows]
+    return ((drawn + 0.5) * scale.view(*shape[:-1], 1)).to(device)
+
+
+def agrees(found: Any, expected: Tensor, bound: float) -> bool:
+    """Whether it is a tensor of that shape which differs by no more than `bound` of each row's largest."""
+    if not isinstance(found, Tensor) or found.shape != expected.shape:
+        return False
+    given, right = found.detach().double(), expected.detach().double()
+    return bool(((given - right).abs() <= bound * right.abs().amax(-1, keepdim=True)).all())
+
+
+def computes(
+    module: nn.Module, expected: Callable[[Tensor], Tensor], x: Tensor, leaves: Sequence[Tensor]
+) -> bool:
+    """Whether a stand-in in fp64 has a function's values on x, and its gradients of x and of the leaves, in
+    training and in evaluation, each time that it is asked."""
+    x = x.requires_grad_()
+    right = expected(x)
+    wanted = torch.autograd.grad(right, (x, *leaves), _cotangent(right))
+    for mode in (True, False, True):
+        found = module.train(mode).forward(x)
+        if not agrees(found, right, VALUES):
+            return False
+        given = _cotangent(right).to(found.dtype)
+        gradients = torch.autograd.grad(found, (x, *leaves), given, allow_unused=True)
+        if not all(agrees(*pair, GRADIENTS) for pair in zip(gradients, wanted, strict=True)):
+            return False
+    return True
+
+
+def _cotangent(y: Tensor) -> Tensor:
+    drawn = torch.randn(y.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return drawn.to(y.device)
+
+
+def results(module: nn.Module, expected: Callable[[Tensor], Tensor], x: Tensor) -> Results:
+    """The kinds of calls in which the result of a stand-in is a function's but for rounding, with its type.
+
+    Args:
+        module: Its parameters are cast to each type in turn.
+        expected: a function in fp64 of x and of the parameters that the stand-in then has.
+    """
+    parameters = list(module.parameters())
+    found: list[tuple[Kind, torch.dtype]] = []
+    for own in TYPES if parameters else (None,):
+        for each in parameters if own is not None else ():
+            each.data = each.data.to(own)
+        for given in TYPES:
+            rounded = x.detach().to(given)
+            with torch.no_grad():
+                right = expected(rounded.double())
+            for cast in (None, torch.bfloat16, torch.float16):
+                kind = given, own, cast
+                dtype = _type_of_result(module, rounded, cast, right, kind)
+                if dtype is not None:
+                    found.append((kind, dtype))
+    return tuple(found)
+
+
+def _type_of_result(
+    module: nn.Module, x: Tensor, cast: torch.dtype | None, right: Tensor, kind: Kind
+) -> torch.dtype | None:
+    """The result's type, where its values are right; None where they are not, or it refuses the call."""
+    try:
+        with autocast(x.device, cast), torch.no_grad():
+            made = module.forward(x)
+    except (RuntimeError, TypeError, ValueError):
+        return None
+    coarsest = max(torch.finfo(each).eps for each in kind if each is not None)
+    is_right = agrees(made, right, ROUNDINGS * coarsest) and made.dtype in TYPES
+    return made.dtype if is_right else None
+
+
+def kind_of(x: Tensor, parameter: Tensor | None) -> Kind:
+    """The kind of a call."""
+    device = x.device.type
+    cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    return x.dtype, None if parameter is None else parameter.dtype, cast
