@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from peakward.kernels.ops.activation_modules.api import fuse_activations
     from peakward.kernels.ops.adamw.api import TritonAdamW
     from peakward.kernels.ops.cross_entropy.api import cross_entropy, cross_entropy_and_lse
     from peakward.kernels.ops.decode_attention.api import (
@@ -45,6 +46,7 @@ _MODULE_OF = {
     "flash_attention": "flash_attention",
     "flash_attention_varlen": "flash_attention",
     "flash_attention_with_lse": "flash_attention",
+    "fuse_activations": "activation_modules",
     "fuse_norms": "norm_modules",
     "grouped_matmul": "grouped_matmul",
     "int4_matmul": "quantized_matmul",
@@ -72,6 +74,7 @@ __all__ = [
     "flash_attention",
     "flash_attention_varlen",
     "flash_attention_with_lse",
+    "fuse_activations",
     "fuse_norms",
     "grouped_matmul",
     "int4_matmul",

@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING
 
 from peakward.levers.axis import Axis, Code, CodeHint, KernelSpeed, Undo, Work, not_seen
-from peakward.records.case import Written
+from peakward.levers.compile import fuses_by_itself
+from peakward.records.case import ConfiguredCase, Written
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
-from peakward.records.op_graph import Operand
+from peakward.records.op_graph import Operand, OpGraph
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +28,10 @@ def _to_module(module: "torch.nn.Module", value: Written) -> Undo:
             f"dimension, got {type(module).__name__} without: call peakward.kernels.rms_norm in its own norm"
         )
     return replaced.undo
+
+
+def _needless(_graph: OpGraph, case: ConfiguredCase) -> str | None:
+    return fuses_by_itself(case, "norms")
 
 
 def _forward(
@@ -105,6 +110,7 @@ AXIS = Axis(
     called="norm",
     leaves_alone=("optimizer",),
     unseen=not_seen("a capture has the norms that the module calls"),
+    needless=_needless,
     predicted={"cuda": ("fused",)},
     work={"fused": Work(forward=_forward, backward=_backward)},
     kernels={

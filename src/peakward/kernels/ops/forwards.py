@@ -49,7 +49,7 @@ def give_forward(modules: Iterable[nn.Module], made: Made) -> Undo:
     The class changes and not the instance: a function that an instance holds is not copied with it, so that
     the forward pass of a deep copy would compute with the original's parameters. Modules of one class share
     the new one, or Dynamo would compile each of them anew. A copy of the module, and a saved one, is of the
-    class before.
+    class before all of them.
     """
     found = list(modules)
     shared = {kind: _with_forward(kind, made) for kind in dict.fromkeys(map(type, found))}
@@ -77,9 +77,12 @@ def _with_forward(kind: type[nn.Module], made: Made, own: Call | None = None) ->
     """The class with another forward pass; `own` is that of an instance, where it has one."""
 
     def reduced(self: nn.Module, _protocol: int) -> Any:
+        first, held = kind, own
+        while _OWN in vars(first):
+            first, held = first.__mro__[1], held or vars(first)[_OWN]
         state = self.__getstate__()
-        plain = state if own is None else {**state, "forward": own}
-        return copyreg._reconstructor, (kind, object, None), plain  # type: ignore[attr-defined]
+        plain = state if held is None else {**state, "forward": held}
+        return copyreg._reconstructor, (first, object, None), plain  # type: ignore[attr-defined]
 
     told = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     forward = functools.wraps(kind.forward)(made(kind, own))
