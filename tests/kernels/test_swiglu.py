@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from oracle import assert_as_close_as, assert_same_specials
 from peakward.kernels.ops.rows.layout import RowSettings
 from peakward.kernels.ops.swiglu import reference
-from peakward.kernels.ops.swiglu.api import swiglu
+from peakward.kernels.ops.swiglu.api import swiglu, swiglu_apart
 from rows import LAYOUTS, SHAPES, drawn, poisoned
 from tiers import drawn_in_full
 
@@ -41,6 +41,41 @@ def test_is_as_close_to_fp64_as_torch_is(device, dtypes, shape, layout, seed):
         exact = with_gradient(theirs, x.double(), gradient.double())
         for each in zip(with_gradient(theirs, x, gradient), mine, exact, strict=True):
             assert_as_close_as(*each)
+
+
+@drawn_in_full(15)
+@given(shape=SHAPES, layout=LAYOUTS, seed=st.integers(0, 99))
+@example(shape=(3, 1000), layout="padded", seed=0)
+def test_apart_it_is_as_close_to_fp64_as_torch_is(device, dtypes, shape, layout, seed):
+    torch.manual_seed(seed)
+    for dtype in dtypes:
+        leaves = [drawn(shape, layout, dtype) * 3 for _ in range(2)]
+        gradient = drawn(shape, layout, dtype)
+        with poisoned():
+            mine = with_gradients(swiglu_apart, leaves, gradient)
+        exact = with_gradients(apart, [each.double() for each in leaves], gradient.double())
+        for each in zip(with_gradients(apart, leaves, gradient), mine, exact, strict=True):
+            assert_as_close_as(*each)
+
+
+def apart(gate, up):
+    return F.silu(gate) * up
+
+
+def with_gradients(function, leaves, gradient):
+    leaves = [each.detach().requires_grad_() for each in leaves]
+    y = function(*leaves)
+    y.backward(gradient)
+    return y.detach(), *(each.grad for each in leaves)
+
+
+def test_apart_it_is_an_operator_that_torch_can_compile(device):
+    gate, up = torch.randn(4, 33), torch.randn(4, 33)
+    leaves = [each.clone().requires_grad_() for each in (gate, up)]
+    torch.library.opcheck(torch.ops.peakward.swiglu_apart.default, leaves)
+    torch.library.opcheck(torch.ops.peakward.swiglu_apart_backward.default, (up, gate, up))
+    compiled = torch.compile(swiglu_apart, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(gate, up), swiglu_apart(gate, up))
 
 
 def test_a_row_of_several_tiles_and_a_tile_of_several_rows(device):
@@ -81,3 +116,6 @@ def test_says_what_it_cannot_take(device):
         swiglu(torch.randn(2, 3))
     with pytest.raises(ValueError, match="expected x in float32"):
         swiglu(torch.randn(2, 4).double())
+    for other in (torch.randn(2, 3), torch.randn(2, 4).half()):
+        with pytest.raises(ValueError, match="expected gate and up of one shape and type"):
+            swiglu_apart(torch.randn(2, 4), other)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         flash_attention_varlen,
         flash_attention_with_lse,
     )
+    from peakward.kernels.ops.gated_modules.api import fuse_swiglu
     from peakward.kernels.ops.grouped_matmul.api import grouped_matmul
     from peakward.kernels.ops.layer_norm.api import add_layer_norm, layer_norm
     from peakward.kernels.ops.linear_cross_entropy.api import linear_cross_entropy
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from peakward.kernels.ops.rms_norm.api import add_rms_norm, rms_norm
     from peakward.kernels.ops.rope.api import rope, rope_, rope_qkv_
     from peakward.kernels.ops.softmax.api import softmax
-    from peakward.kernels.ops.swiglu.api import swiglu
+    from peakward.kernels.ops.swiglu.api import swiglu, swiglu_apart
 
 _MODULE_OF = {
     "TritonAdamW": "adamw",
@@ -48,6 +49,7 @@ _MODULE_OF = {
     "flash_attention_with_lse": "flash_attention",
     "fuse_activations": "activation_modules",
     "fuse_norms": "norm_modules",
+    "fuse_swiglu": "gated_modules",
     "grouped_matmul": "grouped_matmul",
     "int4_matmul": "quantized_matmul",
     "int8_matmul": "quantized_matmul",
@@ -61,6 +63,7 @@ _MODULE_OF = {
     "rope_qkv_": "rope",
     "softmax": "softmax",
     "swiglu": "swiglu",
+    "swiglu_apart": "swiglu",
 }
 
 __all__ = [
@@ -76,6 +79,7 @@ __all__ = [
     "flash_attention_with_lse",
     "fuse_activations",
     "fuse_norms",
+    "fuse_swiglu",
     "grouped_matmul",
     "int4_matmul",
     "int8_matmul",
@@ -89,6 +93,7 @@ __all__ = [
     "rope_qkv_",
     "softmax",
     "swiglu",
+    "swiglu_apart",
 ]
 
 

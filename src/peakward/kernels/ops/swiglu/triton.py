@@ -1,6 +1,8 @@
 """SwiGLU in one pass over memory: backward computes the sigmoid again from the projection, so that
 nothing but it is kept."""
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -11,6 +13,8 @@ from peakward.kernels.ops.rows.layout import RowSettings, alignment, as_rows, ti
 
 MOST_COLUMNS = 2048
 """The most columns of a program; a row is divided among several programs."""
+APART_TILE, APART_WARPS = 1024, 4
+"""Elements and warps of a program where gate and up lie apart: 8 elements a thread of each tensor."""
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOG2_E_REST = tl.constexpr(1.9259629911266175e-8)
 """The part of log₂ e that fp32 leaves out."""
@@ -95,6 +99,33 @@ def _swiglu_backward(  # type: ignore[no-untyped-def]
     tl.store(out + width, (g * gate * s).to(out_ptr.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _swiglu_apart_forward(gate_ptr, up_ptr, y_ptr, n, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    inside = at < n
+    gate = tl.load(gate_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(up_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    exact: tl.constexpr = gate_ptr.dtype.element_ty == tl.float32
+    y = _divided(gate, _one_plus_exp(-gate, exact), exact) * up
+    tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _swiglu_apart_backward(  # type: ignore[no-untyped-def]
+    g_ptr, gate_ptr, up_ptr, to_gate_ptr, to_up_ptr, n, TILE: tl.constexpr
+):
+    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    inside = at < n
+    g = tl.load(g_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    gate = tl.load(gate_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(up_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    exact: tl.constexpr = gate_ptr.dtype.element_ty == tl.float32
+    s = _divided(1.0, _one_plus_exp(-gate, exact), exact)
+    to_gate = g * up * s * (1 + gate * (1 - s))
+    tl.store(to_gate_ptr + at, to_gate.to(to_gate_ptr.dtype.element_ty), mask=inside)
+    tl.store(to_up_ptr + at, (g * gate * s).to(to_up_ptr.dtype.element_ty), mask=inside)
+
+
 def settings_for(d_ff: int, itemsize: int, inputs: int = 2) -> RowSettings:
     """Forward with two inputs, backward with three; a row may be divided among several tiles."""
     return tiles(d_ff, itemsize=itemsize, inputs=inputs, most_columns=MOST_COLUMNS)
@@ -150,6 +181,29 @@ def swiglu_backward(gradient: Tensor, x: Tensor, settings: RowSettings | None = 
         num_warps=chosen.warps,
     )
     return out
+
+
+def swiglu_apart(gate: Tensor, up: Tensor) -> Tensor:
+    """As `swiglu` of gate and up in tensors of their own, of one shape and type."""
+    gate, up = gate.contiguous(), up.contiguous()
+    y = torch.empty_like(gate)
+    _start_apart(_swiglu_apart_forward, gate, up, y)
+    return y
+
+
+def swiglu_apart_backward(gradient: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of gate and of up."""
+    gradient, gate, up = gradient.contiguous(), gate.contiguous(), up.contiguous()
+    to_gate, to_up = torch.empty_like(gate), torch.empty_like(up)
+    _start_apart(_swiglu_apart_backward, gradient, gate, up, to_gate, to_up)
+    return to_gate, to_up
+
+
+def _start_apart(kernel: Any, *tensors: Tensor) -> None:
+    n = tensors[0].numel()
+    if n:
+        grid = (triton.cdiv(n, APART_TILE),)
+        launch(kernel, grid, *tensors, n, APART_TILE, num_warps=APART_WARPS)
 
 
 def _grid(n_rows: int, width: int, settings: RowSettings) -> tuple[int]:
