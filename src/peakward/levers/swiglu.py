@@ -42,11 +42,9 @@ def _function(value: Written) -> Any:
 
 
 def _to_module(module: "torch.nn.Module", value: Written) -> Undo:
-    """The reference decoder is built with its product."""
     from peakward.kernels.ops.gated_modules.api import replace_swiglu
-    from peakward.lab.models.decoder import Decoder
 
-    if value == "torch" or isinstance(module, Decoder):
+    if value == "torch":
         return lambda: None
     replaced = replace_swiglu(module)
     if not replaced.n:

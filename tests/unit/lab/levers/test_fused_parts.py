@@ -81,5 +81,5 @@ def test_all_together_are_applied_and_taken_back_bit_for_bit(llama):
 def test_the_decoder_is_built_with_its_parts():
     decoder = Decoder(model("tiny"), implementation("naive"))
     before = [type(each) for each in decoder.modules()]
-    apply_to_module(decoder, AS_WRITTEN.with_settings({"swiglu": "fused"}))
+    apply_to_module(decoder, AS_WRITTEN.with_settings({"swiglu": "fused"}), is_built=True)
     assert [type(each) for each in decoder.modules()] == before
