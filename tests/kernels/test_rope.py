@@ -65,6 +65,35 @@ def test_is_as_close_to_fp64_as_the_decoders_rotation(
         assert torch.equal(copy, y)
 
 
+@pytest.mark.parametrize("by_batch", [False, True])
+def test_each_half_may_have_angles_of_its_own(device, dtypes, by_batch):
+    for dtype in dtypes:
+        x, gradient = (drawn((2, 3, 5, 40), "positions first", dtype) for _ in range(2))
+        x.requires_grad_()
+        shape = (*((2,) if by_batch else ()), 5, 40)
+        cos, sin = (torch.randn(shape).to(dtype) for _ in range(2))
+        wide, by_head = (
+            [each.unsqueeze(-3) if by_batch else each for each in (cos.to(kind), sin.to(kind))]
+            for kind in (torch.float64, dtype)
+        )
+        with poisoned():
+            y = rope(x, cos, sin)
+            (back,) = torch.autograd.grad(y, x, gradient)
+        exact, theirs = (turned_whole(x.to(each[0].dtype), *each) for each in (wide, by_head))
+        assert_as_close_as(theirs, y, exact)
+        (exact_back,) = torch.autograd.grad(exact, x, gradient.double())
+        (their_back,) = torch.autograd.grad(theirs, x, gradient)
+        again = reference.rope(gradient.double(), cos.double(), sin.double(), inverse=True)
+        torch.testing.assert_close(exact_back, again.to(dtype))
+        assert_as_close_as(their_back, back, again)
+
+
+def turned_whole(x, cos, sin):
+    """As transformers."""
+    low, high = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-high, low), dim=-1) * sin
+
+
 @pytest.mark.parametrize("seq_len", [1, 17])
 def test_turns_queries_and_keys_inside_a_fused_projection(device, dtypes, seq_len):
     heads = {"n_heads": 4, "n_kv_heads": 2}

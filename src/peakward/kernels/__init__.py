@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from peakward.kernels.ops.quantized_matmul.api import int4_matmul, int8_matmul
     from peakward.kernels.ops.rms_norm.api import add_rms_norm, rms_norm
     from peakward.kernels.ops.rope.api import rope, rope_, rope_qkv_
+    from peakward.kernels.ops.rotation_functions.api import fuse_rope
     from peakward.kernels.ops.softmax.api import softmax
     from peakward.kernels.ops.swiglu.api import swiglu, swiglu_apart
 
@@ -49,6 +50,7 @@ _MODULE_OF = {
     "flash_attention_with_lse": "flash_attention",
     "fuse_activations": "activation_modules",
     "fuse_norms": "norm_modules",
+    "fuse_rope": "rotation_functions",
     "fuse_swiglu": "gated_modules",
     "grouped_matmul": "grouped_matmul",
     "int4_matmul": "quantized_matmul",
@@ -79,6 +81,7 @@ __all__ = [
     "flash_attention_with_lse",
     "fuse_activations",
     "fuse_norms",
+    "fuse_rope",
     "fuse_swiglu",
     "grouped_matmul",
     "int4_matmul",

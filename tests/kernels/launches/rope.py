@@ -11,6 +11,8 @@ def _both(head_dim: int, dtype: torch.dtype, angles: torch.dtype) -> None:
     cos = torch.empty(64, head_dim // 2, dtype=angles, device="meta")
     turn(qkv, qkv, cos, cos, n_turned=10, inverse=False)
     rope(qkv.contiguous(), cos, cos, n_turned=10, inverse=True)
+    whole = torch.empty(2, 64, head_dim, dtype=angles, device="meta")
+    rope(qkv, whole, whole, n_turned=12, inverse=True)
 
 
 LAUNCHES = {

@@ -97,17 +97,18 @@ def test_a_module_that_the_host_waits_for_is_no_graph():
 
 class WrittenOut(nn.Module):
     def forward(self, x):
-        return x * torch.sigmoid(x)
+        low, high = x.chunk(2, -1)
+        return torch.cat((-high, low), -1) * torch.sigmoid(x)
 
 
 def test_what_torch_compile_fuses_is_tried_on_no_compiled_step():
     graph = capture_module(WrittenOut(), (torch.randn(4, 8),), pass_="forward").graph
-    names = ("fused-norm", "fused-swiglu", "torch-activation")
+    names = ("fused-norm", "fused-swiglu", "fused-rope", "torch-activation")
     assert ruled_out(graph, *names) == set()
     assert ruled_out(graph, *names, on=["compile"]) == set(names)
 
 
-def test_an_activation_that_is_called_already_is_not_written_out():
+def test_parts_that_no_operator_shows_are_not_tried():
     graph = capture_module(nn.GELU(), (torch.randn(4, 8),), pass_="forward").graph
-    names = {"torch-activation", "fused-swiglu"}
+    names = {"torch-activation", "fused-swiglu", "fused-rope"}
     assert ruled_out(graph, *names) == names

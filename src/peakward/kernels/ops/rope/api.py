@@ -2,8 +2,8 @@
 
 The convention is that of `rotation.api.rotate` and transformers: element i of a head is turned with
 element i + head_dim/2. Cosines and sines are (seq_len, head_dim / 2), or (batch, seq_len, head_dim /
-2), as `models.decoder.rotation` makes them. Those of transformers hold the values twice side by side:
-pass their first half.
+2), as `models.decoder.rotation` makes them; or head_dim wide, as those of transformers, whose second half
+is of the heads' second half.
 """
 
 from typing import Any, NamedTuple
@@ -177,11 +177,13 @@ def _checked(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         )
     batch, _, seq_len, head_dim = x.shape
     expected = (seq_len, head_dim // 2)
+    of_batches = [(seq_len,), (batch, seq_len)]
+    taken = [(*each, width) for each in of_batches for width in (head_dim // 2, head_dim)]
     for name, each in (("cos", cos), ("sin", sin)):
-        if tuple(each.shape) not in (expected, (batch, *expected)) or each.shape != cos.shape:
+        if tuple(each.shape) not in taken or each.shape != cos.shape:
             raise ValueError(
-                f"rope: expected {name} of shape {expected} or {(batch, *expected)}, both alike, got "
-                f"{tuple(each.shape)}"
+                f"rope: expected {name} of shape {expected} or {(batch, *expected)}, or twice as wide, both "
+                f"alike, got {tuple(each.shape)}"
             )
     return cos.contiguous(), sin.contiguous()
 

@@ -40,6 +40,7 @@ def _rope_turn(  # type: ignore[no-untyped-def]
     head2,
     ALIGN: tl.constexpr,
     INVERSE: tl.constexpr,
+    WHOLE: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
@@ -55,13 +56,17 @@ def _rope_turn(  # type: ignore[no-untyped-def]
     angle = (i0 * angle0 + i1 * angle1 + i2 * angle2) * ALIGN + column
     cos = tl.load(cos_ptr + angle, mask=inside & turns, other=1.0).to(tl.float32)
     sin = tl.load(sin_ptr + angle, mask=inside & turns, other=0.0).to(tl.float32)
+    cos_high, sin_high = cos, sin
+    if WHOLE:
+        cos_high = tl.load(cos_ptr + angle + half, mask=inside & turns, other=1.0).to(tl.float32)
+        sin_high = tl.load(sin_ptr + angle + half, mask=inside & turns, other=0.0).to(tl.float32)
     if INVERSE:
-        sin = -sin
+        sin, sin_high = -sin_high, -sin
     at = x_ptr + (i0 * x0 + i1 * x1 + i2 * x2) * ALIGN + column * x_step
     low = tl.load(at, mask=inside)
     high = tl.load(at + half * x_step, mask=inside)
     low_turned = (low.to(tl.float32) * cos - high.to(tl.float32) * sin).to(low.dtype)
-    high_turned = (high.to(tl.float32) * cos + low.to(tl.float32) * sin).to(low.dtype)
+    high_turned = (high.to(tl.float32) * cos_high + low.to(tl.float32) * sin_high).to(low.dtype)
     to = y_ptr + (i0 * y0 + i1 * y1 + i2 * y2) * ALIGN + column * y_step
     # An infinity that is not turned would be NaN by 0·inf.
     tl.store(to, tl.where(turns, low_turned, low), mask=inside)
@@ -87,7 +92,7 @@ def turn(
 
     Args:
         x, y: (batch, heads, seq_len, head_dim) of any strides, in fp32, fp16 or bf16.
-        cos, sin: of equal strides, their last dimension adjacent.
+        cos, sin: of equal strides, their last dimension adjacent; of head_dim, or half as wide.
         n_turned: heads, from the first.
     """
     if x.numel() == 0:
@@ -126,6 +131,7 @@ def turn(
         *(heads[dim] for dim in order),
         align,
         inverse,
+        cos.shape[-1] == x.shape[-1],
         chosen.rows,
         chosen.columns,
         num_warps=chosen.warps,
