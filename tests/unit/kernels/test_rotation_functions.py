@@ -164,7 +164,7 @@ def test_values_gradients_and_types_stay(make, batch, turned):
 @pytest.mark.parametrize("of_angles", [torch.float32, None])
 @pytest.mark.parametrize("function", [both, in_fp32])
 def test_the_type_of_the_result_is_the_functions_own(dtype, of_angles, function):
-    rotation = dict(rotation_of(function, CPU).results)
+    rotation = dict(rotation_of(function, CPU).results.types)
     q, (cos, sin) = torch.randn(1, 2, 5, 8, dtype=dtype), angles(5)
     cos, sin = cos.to(of_angles or dtype), sin.to(of_angles or dtype)
     expected = function(q, q, cos, sin)[0].dtype

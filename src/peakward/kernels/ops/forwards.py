@@ -3,8 +3,8 @@
 import copyreg
 import functools
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from torch import nn
 
@@ -23,8 +23,22 @@ class Replaced(NamedTuple):
     undo: Undo
 
 
+What = TypeVar("What")
 _OWN = "_forward_of_instance"
 _undone: "weakref.WeakSet[type[nn.Module]]" = weakref.WeakSet()
+
+
+def replace_forwards(
+    found: Mapping[What, list[nn.Module]], made: Callable[[What], Made]
+) -> Replaced:
+    """Give each group of modules the forward functions that are made for what was found in them."""
+    undos = [give_forward(modules, made(what)) for what, modules in found.items()]
+
+    def undo() -> None:
+        for back in reversed(undos):
+            back()
+
+    return Replaced(sum(map(len, found.values())), undo)
 
 
 def wrap_forward(modules: Iterable[nn.Module], around: Around) -> Undo:

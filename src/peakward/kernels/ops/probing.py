@@ -7,18 +7,29 @@ kind of call by types is tried, because a cast, a clamp or a branch may be of on
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
+CASTS = (None, torch.bfloat16, torch.float16)
+"""Autocast off, and to its types."""
 Kind = tuple[torch.dtype, torch.dtype | None, torch.dtype | None]
 """The types of a call: of what goes in, of the parameters (None without any), and autocast's (None: off)."""
-Results = tuple[tuple[Kind, torch.dtype], ...]
-"""The type of the result in each kind of call in which a formula holds."""
+
+
+class Results(NamedTuple):
+    """The type of the result in each kind of call in which a formula holds, on one kind of device: autocast
+    casts other operators on a CPU than on a GPU."""
+
+    device: str
+    types: tuple[tuple[Kind, torch.dtype], ...]
+
+
 VALUES, GRADIENTS = 2e-6, 2e-5
 """Bounds in fp64, of a row's largest: modules may compute in fp32 inside, whose rounding is 6e-8."""
 ROUNDINGS = 8
@@ -26,7 +37,51 @@ ROUNDINGS = 8
 rounds."""
 
 
-Found = TypeVar("Found")
+Found = TypeVar("Found", bound=Hashable)
+
+
+def found_in(
+    module: nn.Module, look: Callable[[nn.Module], Found | None]
+) -> dict[Found, list[nn.Module]]:
+    """The parts of a module by what a look finds in them. Of parts that are alike one is looked at."""
+    seen: dict[Hashable, Found | None] = {}
+    parts: dict[Found, list[nn.Module]] = {}
+    for each in module.modules():
+        key = _likeness(each)
+        if key not in seen:
+            seen[key] = look(each)
+        found = seen[key]
+        if found is not None:
+            parts.setdefault(found, []).append(each)
+    return parts
+
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_HOOKS = tuple(name for name in _OF_EVERY_MODULE if name.endswith("_hooks"))
+
+
+def _likeness(module: nn.Module) -> Hashable:
+    """Equal for modules that differ in the values of parameters and buffers at most. What cannot be compared
+    is like itself alone."""
+    own = (
+        (name, type(each), each if _is_plain(each) else id(each))
+        for name, each in vars(module).items()
+        if name not in _OF_EVERY_MODULE
+    )
+    tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    return (
+        type(module),
+        tuple(own),
+        tuple((name, each.shape, each.device) for name, each in tensors),
+        tuple((name, _likeness(each)) for name, each in module.named_children()),
+    )
+
+
+def _is_plain(value: object) -> bool:
+    """Whether equal values are the same to all code."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | int | float | str | torch.dtype | None)
 
 
 def probed(look: Callable[[], Found | None], device: torch.device) -> Found | None:
@@ -58,11 +113,19 @@ def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContext
     return torch.autocast(device.type, dtype, enabled=dtype is not None, cache_enabled=False)
 
 
-def stand_in(
-    module: nn.Module, dtype: torch.dtype, memo: dict[int, Any] | None = None
-) -> nn.Module:
-    """A copy of the module that a probe may change, with parameters of random values around 1."""
-    made = copy.deepcopy(module, memo)
+def copied(module: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
+    """A copy that a probe may change, without hooks: they may hold anything, and do anything.
+
+    Args:
+        memo: what takes the place of parts, as of `copy.deepcopy`.
+    """
+    hooks = (getattr(each, name) for each in module.modules() for name in _HOOKS)
+    return copy.deepcopy(module, {id(each): OrderedDict() for each in hooks} | (memo or {}))
+
+
+def stand_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy with parameters of random values around 1."""
+    made = copied(module)
     for each in made.parameters():
         random = torch.rand(each.shape, generator=torch.Generator().manual_seed(each.numel()))
         each.data = (random + 0.5).to(each.device, dtype)
@@ -135,12 +198,12 @@ def results(module: nn.Module, expected: Callable[[Tensor], Tensor], x: Tensor) 
             rounded = x.detach().to(given)
             with torch.no_grad():
                 right = expected(rounded.double())
-            for cast in (None, torch.bfloat16, torch.float16):
+            for cast in CASTS:
                 kind = given, own, cast
                 dtype = _type_of_result(module, rounded, cast, right, kind)
                 if dtype is not None:
                     found.append((kind, dtype))
-    return tuple(found)
+    return Results(x.device.type, tuple(found))
 
 
 def _type_of_result(
@@ -157,8 +220,26 @@ def _type_of_result(
     return made.dtype if is_right else None
 
 
-def kind_of(x: Tensor, parameter: Tensor | None) -> Kind:
-    """The kind of a call."""
-    device = x.device.type
-    cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    return x.dtype, None if parameter is None else parameter.dtype, cast
+class Types:
+    """The types of results, asked for in calls.
+
+    Args:
+        look: gives those of what is called, on a device that they were not asked for on before.
+    """
+
+    def __init__(
+        self, results: Results, look: Callable[[Any, torch.device], Results | None]
+    ) -> None:
+        self._look, self._known = look, {results.device: dict(results.types)}
+
+    def of(self, called: Any, x: Tensor, own: torch.dtype | None) -> torch.dtype | None:
+        """The type of the result for x and parameters of a type; None where the formula does not hold."""
+        device = x.device.type
+        known = self._known.get(device)
+        if known is None:
+            if torch.compiler.is_compiling():
+                return None
+            results = self._look(called, x.device)
+            known = self._known[device] = {} if results is None else dict(results.types)
+        cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        return known.get((x.dtype, own, cast))

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from peakward.kernels.ops import probing
-from peakward.kernels.ops.forwards import Call, Replaced, give_forward
-from peakward.kernels.ops.probing import Results, kind_of
+from peakward.kernels.ops.forwards import Call, Replaced, replace_forwards
+from peakward.kernels.ops.probing import Results, Types
 
 _CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu of tanh": partial(F.gelu, approximate="tanh"),
@@ -49,17 +49,8 @@ def fuse_activations(module: nn.Module) -> int:
 def replace_activations(module: nn.Module) -> Replaced:
     """Does what `fuse_activations` does, and returns what takes it back too."""
     device = next((each.device for each in module.parameters()), torch.device("cpu"))
-    found: dict[Activation, list[nn.Module]] = {}
-    for each in module.modules():
-        if (activation := activation_of(each, device)) is not None:
-            found.setdefault(activation, []).append(each)
-    undos = [give_forward(each, partial(_called, what)) for what, each in found.items()]
-
-    def undo() -> None:
-        for back in reversed(undos):
-            back()
-
-    return Replaced(sum(map(len, found.values())), undo)
+    found = probing.found_in(module, lambda each: activation_of(each, device))
+    return replace_forwards(found, lambda what: partial(_called, what))
 
 
 def activation_of(module: nn.Module, device: torch.device) -> Activation | None:
@@ -94,7 +85,7 @@ def _written_out(
     if calls.n == 1:
         return None
     results = probing.results(module, call, x)
-    return Activation(name, results) if results else None
+    return Activation(name, results) if results.types else None
 
 
 class _Calls(TorchDispatchMode):
@@ -109,14 +100,19 @@ class _Calls(TorchDispatchMode):
 
 def _called(activation: Activation, kind: type[nn.Module], _own: Call | None) -> Call:
     """The forward function of modules that are this activation."""
-    results, call = dict(activation.results), _CALLS[activation.name]
+    types, call = Types(activation.results, _results_of), _CALLS[activation.name]
 
     def forward(self: nn.Module, *given: Tensor, **named: Tensor) -> Tensor:
         (x,) = *given, *named.values()
-        dtype = results.get(kind_of(x, None))
+        dtype = types.of(self, x, None)
         if dtype is None:
             found: Tensor = kind.forward(self, x)
             return found
         return call(x.to(torch.promote_types(x.dtype, dtype))).to(dtype)
 
     return forward
+
+
+def _results_of(module: nn.Module, device: torch.device) -> Results | None:
+    activation = activation_of(module, device)
+    return None if activation is None else activation.results

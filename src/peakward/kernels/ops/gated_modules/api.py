@@ -4,7 +4,8 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from peakward.kernels.ops.forwards import Call, Replaced, give_forward
+from peakward.kernels.ops import probing
+from peakward.kernels.ops.forwards import Call, Replaced, replace_forwards
 from peakward.kernels.ops.gated_modules.behaviour import Gated, by_torch, gated_of
 from peakward.kernels.ops.probing import TYPES
 from peakward.kernels.ops.swiglu.api import swiglu, swiglu_apart
@@ -24,17 +25,8 @@ def fuse_swiglu(module: nn.Module) -> int:
 
 def replace_swiglu(module: nn.Module) -> Replaced:
     """Does what `fuse_swiglu` does, and returns what takes it back too."""
-    found: dict[Gated, list[nn.Module]] = {}
-    for each in module.modules():
-        if (gated := gated_of(each)) is not None:
-            found.setdefault(gated, []).append(each)
-    undos = [give_forward(each, partial(_fused, gated)) for gated, each in found.items()]
-
-    def undo() -> None:
-        for back in reversed(undos):
-            back()
-
-    return Replaced(sum(map(len, found.values())), undo)
+    found = probing.found_in(module, gated_of)
+    return replace_forwards(found, lambda gated: partial(_fused, gated))
 
 
 def _fused(gated: Gated, kind: type[nn.Module], _own: Call | None) -> Call:

@@ -5,7 +5,6 @@ as its matrices is made. What the projections are, how they are wrapped and what
 the same: they are called as before.
 """
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -90,10 +89,8 @@ def _found(module: nn.Module, linear: dict[str, Any], device: torch.device) -> G
         name: _StandIn(each.in_features, each.out_features, device) for name, each in linear.items()
     }
     memo: dict[int, Any] = {id(linear[name]): each for name, each in stand_ins.items()}
-    copied = copy.deepcopy(module, memo)
+    copied = probing.copied(module, memo)
     for each in copied.modules():
-        for hooks in (each._forward_hooks, each._forward_pre_hooks, each._backward_hooks):
-            hooks.clear()
         if isinstance(each, nn.Dropout):
             each.p = 0.5
     width = next(iter(linear.values())).in_features
@@ -162,7 +159,7 @@ def _is(gated: Gated, module: nn.Module, width: int, device: torch.device) -> bo
         if not all(probing.agrees(one, other, probing.GRADIENTS) for one, other in pairs):
             return False
     x = probing.rows((4, width), _SCALES, device)
-    kinds = product(probing.TYPES, probing.TYPES, (None, torch.bfloat16, torch.float16))
+    kinds = product(probing.TYPES, probing.TYPES, probing.CASTS)
     return all(_is_in(gated, module, x, kind) for kind in kinds)
 
 

@@ -10,10 +10,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from peakward.kernels.ops.forwards import Call, Replaced, give_forward
+from peakward.kernels.ops import probing
+from peakward.kernels.ops.forwards import Call, Replaced, replace_forwards
 from peakward.kernels.ops.layer_norm.api import add_layer_norm, layer_norm
 from peakward.kernels.ops.norm_modules.behaviour import Norm, norm_of
-from peakward.kernels.ops.probing import kind_of
+from peakward.kernels.ops.probing import Results, Types
 from peakward.kernels.ops.rms_norm.api import add_rms_norm, rms_norm
 
 
@@ -64,22 +65,17 @@ def fuse_norms(module: nn.Module) -> int:
 def replace_norms(module: nn.Module) -> Replaced:
     """Does what `fuse_norms` does, and returns what takes it back too."""
     of_torch = [each for each in module.modules() if _is_of_torch(each)]
-    found: dict[Norm, list[nn.Module]] = {}
-    for each in module.modules():
-        if not isinstance(each, nn.LayerNorm | nn.RMSNorm) and (norm := norm_of(each)) is not None:
-            found.setdefault(norm, []).append(each)
+    others = replace_forwards(probing.found_in(module, norm_of), lambda norm: partial(_fused, norm))
     for each in of_torch:
         each.__class__ = _OF_TORCH[type(each)]
-    undos = [give_forward(each, partial(_fused, norm)) for norm, each in found.items()]
 
     def undo() -> None:
         plain = {fused: kind for kind, fused in _OF_TORCH.items()}
         for each in of_torch:
             each.__class__ = plain[type(each)]
-        for back in reversed(undos):
-            back()
+        others.undo()
 
-    return Replaced(len(of_torch) + sum(map(len, found.values())), undo)
+    return Replaced(len(of_torch) + others.n, undo)
 
 
 def of_sum(norm: FusedNorm, x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,12 +99,12 @@ def _is_of_torch(module: nn.Module) -> bool:
 
 def _fused(norm: Norm, kind: type[nn.Module], _own: Call | None) -> Call:
     """The forward function of modules that are this norm."""
-    results = dict(norm.results)
+    types = Types(norm.results, _results_of)
 
     def forward(self: nn.Module, *given: Tensor, **named: Tensor) -> Tensor:
         (x,) = *given, *named.values()
         weight: Tensor = getattr(self, norm.weight)
-        dtype = results.get(kind_of(x, weight))
+        dtype = types.of(self, x, weight.dtype)
         if dtype is None or x.shape[-1:] != weight.shape:
             found: Tensor = kind.forward(self, x)
             return found
@@ -122,3 +118,8 @@ def _fused(norm: Norm, kind: type[nn.Module], _own: Call | None) -> Call:
         return layer_norm(x, weight.shape, weight, bias, norm.eps).to(dtype)
 
     return forward
+
+
+def _results_of(module: nn.Module, _device: torch.device) -> Results | None:
+    norm = norm_of(module)
+    return None if norm is None else norm.results

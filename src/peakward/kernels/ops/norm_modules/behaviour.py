@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from peakward.kernels.ops import probing
 from peakward.kernels.ops.probing import Results
 
+_UNKNOWN = Results("", ())
 _LEAST_WIDTH = 4
 _TINY = 1e-8
 """The scale of rows whose variance, 1e-16, is nothing beside an epsilon."""
@@ -38,7 +39,7 @@ class Norm:
     """The number that is added to the weight: 1 in Gemma's."""
     bias: str | None
     eps: float = 0.0
-    results: Results = ()
+    results: Results = _UNKNOWN
     """The kinds of calls in which it is this norm, with the types of results."""
 
     def __call__(self, module: nn.Module, x: Tensor) -> Tensor:
@@ -51,11 +52,14 @@ class Norm:
 
 
 def norm_of(module: nn.Module) -> Norm | None:
-    """The norm that a module of any class is; None of one that is none, or that a probe cannot tell."""
+    """The norm that a module of any class but torch's is; None of one that is none, or that a probe cannot
+    tell."""
     own = dict(module.named_parameters(recurse=False))
     is_leaf = not any(True for _ in (*module.children(), *module.buffers()))
     kinds = {(each.shape, each.device) for each in own.values()}
-    if not is_leaf or len(own) not in (1, 2) or len(kinds) != 1:
+    if isinstance(module, nn.RMSNorm | nn.LayerNorm) or not is_leaf:
+        return None
+    if len(own) not in (1, 2) or len(kinds) != 1:
         return None
     ((shape, device),) = kinds
     if len(shape) != 1 or shape[0] < _LEAST_WIDTH or device.type == "meta":
@@ -73,7 +77,7 @@ def _found(module: nn.Module, width: int, device: torch.device) -> Norm | None:
         probes = [probing.rows((*outer, width), _SCALES, device) for outer in _OUTER]
         if all(probing.computes(copied, formula, x, leaves) for x in probes):
             holds = probing.results(copied, formula, probing.rows((6, width), _OF_TYPES, device))
-            return replace(candidate, results=holds) if holds else None
+            return replace(candidate, results=holds) if holds.types else None
     return None
 
 

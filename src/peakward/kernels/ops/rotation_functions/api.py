@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from peakward.kernels.ops.forwards import Call, Replaced, give_forward
+from peakward.kernels.ops.forwards import Call, Replaced, replace_forwards
+from peakward.kernels.ops.probing import Results, Types
 from peakward.kernels.ops.rope.api import rope
 from peakward.kernels.ops.rotation_functions.behaviour import Rotation, Shapes, rotation_of
 
-Turns = dict[str, Rotation]
+Turns = tuple[tuple[str, Rotation], ...]
 """The rotations that a forward pass calls, by the names that it has for them."""
 
 
@@ -37,25 +38,13 @@ def fuse_rope(module: nn.Module) -> int:
 def replace_rope(module: nn.Module) -> Replaced:
     """Does what `fuse_rope` does, and returns what takes it back too."""
     device = next((each.device for each in module.parameters()), torch.device("meta"))
-    turns: dict[Any, Turns] = {}
-    found: dict[Any, list[nn.Module]] = {}
+    called = functools.cache(lambda forward: _called(forward, device))
+    found: dict[Turns, list[nn.Module]] = {}
     for each in module.modules():
         forward = type(each).forward
-        if "forward" in vars(each) or not isinstance(forward, FunctionType):
-            continue
-        if forward not in turns:
-            turns[forward] = _called(forward, device)
-        if turns[forward]:
-            found.setdefault(forward, []).append(each)
-    undos = [
-        give_forward(each, functools.partial(_turning, turns[what])) for what, each in found.items()
-    ]
-
-    def undo() -> None:
-        for back in reversed(undos):
-            back()
-
-    return Replaced(sum(map(len, found.values())), undo)
+        if "forward" not in vars(each) and isinstance(forward, FunctionType) and called(forward):
+            found.setdefault(called(forward), []).append(each)
+    return replace_forwards(found, lambda turns: functools.partial(_turning, turns))
 
 
 def _called(forward: FunctionType, device: torch.device) -> Turns:
@@ -63,10 +52,10 @@ def _called(forward: FunctionType, device: torch.device) -> Turns:
     if any(
         each.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for each in dis.get_instructions(forward)
     ):
-        return {}
+        return ()
     asked = {name: forward.__globals__.get(name) for name in sorted(_names(forward.__code__))}
     rotations = {name: rotation_of(each, device) for name, each in asked.items()}
-    return {name: each for name, each in rotations.items() if each is not None}
+    return tuple((name, each) for name, each in rotations.items() if each is not None)
 
 
 def _names(code: CodeType) -> set[str]:
@@ -80,7 +69,7 @@ def _turning(turns: Turns, kind: type[nn.Module], _own: Call | None) -> Call:
     plain = kind.forward
     assert isinstance(plain, FunctionType)
     names = plain.__globals__
-    fused = {name: _fused(names[name], rotation) for name, rotation in turns.items()}
+    fused = {name: _fused(names[name], rotation) for name, rotation in turns}
     made = FunctionType(
         plain.__code__, {**names, **fused}, plain.__name__, plain.__defaults__, plain.__closure__
     )
@@ -89,15 +78,14 @@ def _turning(turns: Turns, kind: type[nn.Module], _own: Call | None) -> Call:
 
 
 def _fused(function: Callable[..., Any], rotation: Rotation) -> Callable[..., Any]:
-    results, n = dict(rotation.results), rotation.n_turned
+    types, n = Types(rotation.results, _results_of), rotation.n_turned
 
     @functools.wraps(function)
     def rotated(*given: Any, **named: Any) -> Any:
         if named or len(given) != n + 2 or not all(isinstance(each, Tensor) for each in given):
             return function(*given, **named)
         *heads, cos, sin = given
-        cast = _cast(cos)
-        dtypes = {results.get((each.dtype, cos.dtype, cast)) for each in heads}
+        dtypes = {types.of(function, each, cos.dtype) for each in heads}
         shapes = _shapes(rotation, heads, cos, sin)
         if shapes is None or len(dtypes) != 1 or (dtype := dtypes.pop()) is None:
             return function(*given)
@@ -107,9 +95,9 @@ def _fused(function: Callable[..., Any], rotation: Rotation) -> Callable[..., An
     return rotated
 
 
-def _cast(x: Tensor) -> torch.dtype | None:
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+def _results_of(function: Callable[..., Any], device: torch.device) -> Results | None:
+    rotation = rotation_of(function, device)
+    return None if rotation is None else rotation.results
 
 
 def _shapes(rotation: Rotation, heads: list[Tensor], cos: Tensor, sin: Tensor) -> Shapes | None:

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from peakward.kernels.ops import probing
+from peakward.kernels.ops.probing import Kind, Results
 
 _BATCH, _SEQ_LEN, _HEADS, _HEAD_DIM = 2, 5, (3, 1), 8
 """Lengths of a probe, all different; queries have other heads than keys."""
-Kind = tuple[torch.dtype, torch.dtype, torch.dtype | None]
-"""The types of a call: of heads, of cosines, and autocast's (None: off)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +60,8 @@ class Rotation:
 
     n_turned: int
     shapes: tuple[Shapes, ...]
-    results: tuple[tuple[Kind, torch.dtype], ...]
-    """The kinds of calls in which it is this rotation, with the types of results."""
+    results: Results
+    """The kinds of calls in which it is this rotation, by the types of heads and of cosines."""
 
 
 def rotation_of(function: object, device: torch.device) -> Rotation | None:
@@ -86,8 +85,9 @@ def _found(function: Callable[..., Any], n_turned: int, device: torch.device) ->
     shapes = tuple(each for each in _all_shapes() if _holds(function, n_turned, each, device))
     if not shapes:
         return None
-    results = tuple(_results(function, n_turned, shapes[0], device))
-    return Rotation(n_turned=n_turned, shapes=shapes, results=results) if results else None
+    types = tuple(_types(function, n_turned, shapes[0], device))
+    results = Results(device.type, types)
+    return Rotation(n_turned=n_turned, shapes=shapes, results=results) if types else None
 
 
 def _all_shapes() -> Iterator[Shapes]:
@@ -163,12 +163,10 @@ def turned(x: Tensor, angles: Sequence[Tensor], shapes: Shapes) -> Tensor:
     return x * cos + torch.cat((-high, low), dim=-1) * sin * shapes.sign
 
 
-def _results(
+def _types(
     function: Callable[..., Any], n_turned: int, shapes: Shapes, device: torch.device
 ) -> Iterator[tuple[Kind, torch.dtype]]:
-    for of_heads, of_angles, cast in product(
-        probing.TYPES, probing.TYPES, (None, torch.bfloat16, torch.float16)
-    ):
+    for of_heads, of_angles, cast in product(probing.TYPES, probing.TYPES, probing.CASTS):
         heads, angles = _probe(n_turned, shapes, _BATCH, torch.float64, device)
         heads = [each.detach().to(of_heads) for each in heads]
         angles = [each.to(of_angles) for each in angles]
