@@ -332,6 +332,17 @@ def test_it_can_be_compiled_after_that(model):
     torch.testing.assert_close(compiled(x), expected)
 
 
+def test_what_was_compiled_before_sees_the_change_and_its_undo(model):
+    x = torch.randn(2, 4, WIDTH)
+    compiled = torch.compile(model, backend="eager")
+    expected = compiled(x)
+    replaced = replace_norms(model)
+    torch.testing.assert_close(compiled(x), expected)
+    assert not torch.equal(compiled(x), expected)
+    replaced.undo()
+    assert torch.equal(compiled(x), expected)
+
+
 @pytest.mark.parametrize(
     ("place", "name", "offset"),
     [

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from peakward.kernels.ops.norm_modules.behaviour import norm_of
 from peakward.kernels.ops.probing import Results, Types, copied, found_in, probed, probing
 
 CPU = torch.device("cpu")
@@ -98,3 +99,29 @@ def test_a_copy_of_a_module_is_deep():
     made = copied(module)
     made.weight.data.zero_()
     assert copy.copy(module).weight.any()
+
+
+@pytest.mark.parametrize("default", ["device", "dtype"])
+def test_torchs_defaults_change_no_probe(default):
+    before = norm_of(Rms())
+    was = torch.get_default_dtype()
+    try:
+        if default == "dtype":
+            torch.set_default_dtype(BF16)
+            found = norm_of(Rms())
+        else:
+            made = Rms()
+            with torch.device("meta"):
+                found = norm_of(made)
+    finally:
+        torch.set_default_dtype(was)
+    assert found == before is not None
+
+
+class Rms(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return self.gain * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)

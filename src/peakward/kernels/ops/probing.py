@@ -6,6 +6,7 @@ kind of call by types is tried, because a cast, a clamp or a branch may be of on
 
 import copy
 import inspect
+import math
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -127,8 +128,7 @@ def stand_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """A copy with parameters of random values around 1."""
     made = copied(module)
     for each in made.parameters():
-        random = torch.rand(each.shape, generator=torch.Generator().manual_seed(each.numel()))
-        each.data = (random + 0.5).to(each.device, dtype)
+        each.data = (drawn(each.shape, each.numel()).sigmoid() + 0.5).to(each.device, dtype)
         each.requires_grad_(True)
     return made
 
@@ -142,12 +142,17 @@ def takes_one(module: nn.Module) -> bool:
     return len(taken) == 1 and taken[0].kind in plain
 
 
+def drawn(shape: Sequence[int], seed: int) -> Tensor:
+    """Standard normal numbers in fp64 on the CPU, whatever torch's default device and type are."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
+
+
 def rows(shape: Sequence[int], scales: Sequence[float], device: torch.device) -> Tensor:
     """Random rows in fp64, one scale after another, each with a mean of half its scale."""
-    drawn = torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    n_rows = drawn.shape[:-1].numel()
-    scale = torch.tensor(scales, dtype=torch.float64).repeat(n_rows)[:n_rows]
-    return ((drawn + 0.5) * scale.view(*shape[:-1], 1)).to(device)
+    n_rows = math.prod(shape[:-1])
+    scale = torch.tensor(scales, dtype=torch.float64, device="cpu").repeat(n_rows)[:n_rows]
+    return ((drawn(shape, 1) + 0.5) * scale.view(*shape[:-1], 1)).to(device)
 
 
 def agrees(found: Any, expected: Tensor, bound: float) -> bool:
@@ -178,8 +183,7 @@ def computes(
 
 
 def _cotangent(y: Tensor) -> Tensor:
-    drawn = torch.randn(y.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    return drawn.to(y.device)
+    return drawn(y.shape, 2).to(y.device)
 
 
 def results(module: nn.Module, expected: Callable[[Tensor], Tensor], x: Tensor) -> Results:

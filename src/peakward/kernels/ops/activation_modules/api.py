@@ -65,10 +65,10 @@ def _found(module: nn.Module, device: torch.device) -> Activation | None:
     if not probing.takes_one(module):
         return None
     copied = probing.stand_in(module, torch.float64)
-    values = torch.linspace(-20, 20, 1601, dtype=torch.float64)
-    far = torch.tensor([sign * each for each in _FAR for sign in (1, -1)], dtype=torch.float64)
+    values = torch.linspace(-20, 20, 1601, dtype=torch.float64, device=device)
+    far = torch.tensor([sign * each for each in _FAR for sign in (1, -1)])
     # Each in a row of ones, so that the digits that are lost where the result is nearly 0 do not count.
-    x = torch.cat((values, far)).to(device)[:, None]
+    x = torch.cat((values, far.to(values)))[:, None]
     x = torch.cat((x, torch.ones_like(x).expand(-1, 7)), -1)
     for name, call in _CALLS.items():
         if probing.computes(copied, call, x, ()):

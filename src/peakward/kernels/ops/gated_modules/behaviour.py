@@ -86,7 +86,8 @@ def _found(module: nn.Module, linear: dict[str, Any], device: torch.device) -> G
     if not probing.takes_one(module):
         return None
     stand_ins = {
-        name: _StandIn(each.in_features, each.out_features, device) for name, each in linear.items()
+        name: _StandIn(each.in_features, each.out_features, number, device)
+        for number, (name, each) in enumerate(linear.items())
     }
     memo: dict[int, Any] = {id(linear[name]): each for name, each in stand_ins.items()}
     copied = probing.copied(module, memo)
@@ -130,11 +131,10 @@ def _candidates(module: nn.Module, linear: dict[str, Any], x: Tensor) -> tuple[G
 class _StandIn(nn.Module):
     """A projection of low rank, cast by autocast as one of torch's."""
 
-    def __init__(self, n_in: int, n_out: int, device: torch.device) -> None:
+    def __init__(self, n_in: int, n_out: int, number: int, device: torch.device) -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(n_in + n_out)
-        inner = torch.randn(_RANK, n_in, generator=generator) / math.sqrt(n_in)
-        outer = torch.randn(n_out, _RANK, generator=generator) / math.sqrt(_RANK)
+        inner = probing.drawn((_RANK, n_in), number) / math.sqrt(n_in)
+        outer = probing.drawn((n_out, _RANK), number) / math.sqrt(_RANK)
         self.inner, self.outer = (nn.Parameter(each.to(device)) for each in (inner, outer))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ def _is(gated: Gated, module: nn.Module, width: int, device: torch.device) -> bo
         found, right = _both(gated, module, x)
         if not probing.agrees(found, right, probing.VALUES):
             return False
-        cotangent = torch.randn(right.shape, dtype=torch.float64, device=device)
+        cotangent = probing.drawn(right.shape, 2).to(device)
         given, wanted = (torch.autograd.grad(each, leaves, cotangent) for each in (found, right))
         pairs = zip(given, wanted, strict=True)
         if not all(probing.agrees(one, other, probing.GRADIENTS) for one, other in pairs):

@@ -139,10 +139,10 @@ def _probe(
     heads = []
     for n in _HEADS[:n_turned]:
         lengths = (n, _SEQ_LEN) if shapes.heads_first else (_SEQ_LEN, n)
-        heads.append(torch.randn(_BATCH, *lengths, _HEAD_DIM, dtype=torch.float64))
+        heads.append(probing.drawn((_BATCH, *lengths, _HEAD_DIM), n))
     of_heads = (1, _SEQ_LEN) if shapes.heads_first else (_SEQ_LEN, 1)
     shape = {4: (batch, *of_heads, width), 3: (batch, _SEQ_LEN, width), 2: (_SEQ_LEN, width)}
-    angles = [torch.randn(shape[shapes.n_dims], dtype=torch.float64) for _ in range(2)]
+    angles = [probing.drawn(shape[shapes.n_dims], seed) for seed in (7, 8)]
     return (
         [each.to(device, dtype).requires_grad_() for each in heads],
         [each.to(device, dtype) for each in angles],
