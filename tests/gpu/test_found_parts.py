@@ -24,7 +24,7 @@ SIZES = {
 }
 N = {
     "llama": {fuse_norms: 5, fuse_swiglu: 2, fuse_rope: 2},
-    "gemma": {fuse_norms: 5, fuse_rope: 2},
+    "gemma": {fuse_norms: 5, fuse_swiglu: 2, fuse_rope: 2},
     "phi3": {fuse_norms: 5, fuse_swiglu: 2, fuse_rope: 2},
     "gpt2": {fuse_norms: 5, fuse_activations: 2},
 }

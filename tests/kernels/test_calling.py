@@ -17,6 +17,7 @@ from peakward.kernels import (
     flash_attention,
     flash_attention_varlen,
     flash_attention_with_lse,
+    gated_product,
     int8_matmul,
     layer_norm,
     linear_cross_entropy,
@@ -26,7 +27,6 @@ from peakward.kernels import (
     rope_qkv_,
     softmax,
     swiglu,
-    swiglu_apart,
 )
 from peakward.kernels.ops import calling
 from peakward.kernels.ops.calling import forget_calls, operator
@@ -97,7 +97,7 @@ CASES = {
     "softmax": (softmax, lambda: (rows(6, 48),)),
     "softmax of columns": (lambda x: softmax(x.t()), lambda: (rows(48, 6),)),
     "swiglu": (swiglu, lambda: (rows(6, 48),)),
-    "swiglu_apart": (swiglu_apart, lambda: (rows(6, 48), rows(6, 48))),
+    "gated_product": (gated_product, lambda: (rows(6, 48), rows(6, 48))),
     "rope": (rope, lambda: (heads(), angles(), angles())),
     "rope_": (in_place(rope_), lambda: (heads(), angles(), angles())),
     "rope_qkv_": (

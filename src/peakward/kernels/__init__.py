@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from peakward.kernels.ops.rope.api import rope, rope_, rope_qkv_
     from peakward.kernels.ops.rotation_functions.api import fuse_rope
     from peakward.kernels.ops.softmax.api import softmax
-    from peakward.kernels.ops.swiglu.api import swiglu, swiglu_apart
+    from peakward.kernels.ops.swiglu.api import gated_product, swiglu
 
 _MODULE_OF = {
     "TritonAdamW": "adamw",
@@ -65,7 +65,7 @@ _MODULE_OF = {
     "rope_qkv_": "rope",
     "softmax": "softmax",
     "swiglu": "swiglu",
-    "swiglu_apart": "swiglu",
+    "gated_product": "swiglu",
 }
 
 __all__ = [
@@ -83,6 +83,7 @@ __all__ = [
     "fuse_norms",
     "fuse_rope",
     "fuse_swiglu",
+    "gated_product",
     "grouped_matmul",
     "int4_matmul",
     "int8_matmul",
@@ -96,7 +97,6 @@ __all__ = [
     "rope_qkv_",
     "softmax",
     "swiglu",
-    "swiglu_apart",
 ]
 
 

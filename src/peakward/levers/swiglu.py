@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from peakward.prediction.operators.writer import Value, Writer
 
 
+_ACTIVATIONS = ("aten.silu", "aten.sigmoid", "aten.gelu", "aten.tanh")
+"""Operators of silu and of GELU, written out or not."""
+
+
 def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> str | None:
     if not isinstance(case, ModelCase):
         return None
@@ -49,16 +53,18 @@ def _to_module(module: "torch.nn.Module", value: Written) -> Undo:
     replaced = replace_swiglu(module)
     if not replaced.n:
         raise PeakwardError(
-            "expected a module with networks that compute down(silu(gate(x)) * up(x)), got "
-            f"{type(module).__name__} without: call peakward.kernels.swiglu_apart in its network"
+            "expected a module with networks that compute down(silu(gate(x)) * up(x)), or with GELU by tanh, "
+            f"got {type(module).__name__} without: call peakward.kernels.gated_product in its network"
         )
     return replaced.undo
 
 
 def _needless(graph: OpGraph, case: ConfiguredCase) -> str | None:
-    forward = {each.name for each in graph.operators if each.phase == "forward"}
-    if forward.isdisjoint(("aten.silu", "aten.sigmoid")):
-        return "needs SwiGLU, got a module whose operators have no silu"
+    forward = [each for each in graph.operators if each.phase == "forward"]
+    activated = {each.outputs[0].shape for each in forward if each.name in _ACTIVATIONS}
+    products = [each.inputs for each in forward if each.name == "aten.mul"]
+    if not any(len(each) == 2 and {x.shape for x in each} <= activated for each in products):
+        return "needs SwiGLU or GeGLU, got a module that multiplies neither with silu nor with GELU"
     return fuses_by_itself(case, "SwiGLU")
 
 
@@ -99,7 +105,7 @@ AXIS = Axis(
     hints={
         "fused": CodeHint(
             step="is called in the model: give it as model=, or call peakward.kernels.swiglu or "
-            "peakward.kernels.swiglu_apart in its feed-forward network",
+            "peakward.kernels.gated_product in its feed-forward network",
             handle="model",
         ),
     },

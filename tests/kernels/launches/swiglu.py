@@ -4,9 +4,9 @@ import torch
 
 from launch import Launch
 from peakward.kernels.ops.swiglu.triton import (
+    gated_product,
+    gated_product_backward,
     swiglu,
-    swiglu_apart,
-    swiglu_apart_backward,
     swiglu_backward,
 )
 
@@ -18,9 +18,9 @@ def _both(d_ff: int, dtype: torch.dtype) -> None:
     swiglu_backward(swiglu(x), x)
 
 
-def _apart(dtype: torch.dtype) -> None:
+def _apart(dtype: torch.dtype, gelu: bool) -> None:
     gate = torch.empty(4, 1000, dtype=dtype, device="meta")
-    swiglu_apart_backward(swiglu_apart(gate, gate), gate, gate)
+    gated_product_backward(gated_product(gate, gate, gelu=gelu), gate, gate, gelu=gelu)
 
 
 LAUNCHES = {
@@ -30,6 +30,9 @@ LAUNCHES = {
     for width in WIDTHS
     for dtype in (torch.bfloat16, torch.float32)
 } | {
-    f"apart {dtype}": Launch(lambda dtype=dtype: _apart(dtype), registers=64, shared_bytes=0)
+    f"apart {dtype} {gelu}": Launch(
+        lambda dtype=dtype, gelu=gelu: _apart(dtype, gelu), registers=64, shared_bytes=0
+    )
     for dtype in (torch.bfloat16, torch.float32)
+    for gelu in (False, True)
 }

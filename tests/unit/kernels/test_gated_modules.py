@@ -48,7 +48,15 @@ class Packed(nn.Module):
         return self.down(up * self.act(gate))
 
 
+class Geglu(Apart):
+    """As Gemma's."""
+
+    def forward(self, x):
+        return self.w2(F.gelu(self.w1(x), approximate="tanh") * self.w3(x))
+
+
 FOUND = {
+    "gelu": Geglu,
     "apart": Apart,
     "with dropout": lambda: Apart(0.3),
     "up first": lambda: UpFirst(0.3),
@@ -56,9 +64,15 @@ FOUND = {
 }
 
 
-class Gelu(Apart):
+class ErfGelu(Apart):
     def forward(self, x):
         return self.w2(F.gelu(self.w1(x)) * self.w3(x))
+
+
+class PackedGelu(Packed):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.GELU(approximate="tanh")
 
 
 class Noisy(Apart):
@@ -153,7 +167,18 @@ def test_values_gradients_and_draws_stay(make, trains):
 @pytest.mark.parametrize(
     "make",
     [
-        *(Gelu, Noisy, Limited, ByWeight, Interleaved, SecondHalf, Residual, Detached, Scaled),
+        *(
+            ErfGelu,
+            PackedGelu,
+            Noisy,
+            Limited,
+            ByWeight,
+            Interleaved,
+            SecondHalf,
+            Residual,
+            Detached,
+            Scaled,
+        ),
         *(DropsByFunction, Plain),
     ],
 )
@@ -170,15 +195,17 @@ def test_it_is_computed_by_the_kernel(kind, monkeypatch):
     from peakward.kernels.ops.gated_modules import api
 
     calls = []
-    for name in ("swiglu", "swiglu_apart"):
+    for name in ("swiglu", "gated_product"):
         real = getattr(api, name)
         monkeypatch.setattr(
-            api, name, lambda *x, real=real, name=name: (calls.append(name), real(*x))[1]
+            api,
+            name,
+            lambda *x, real=real, name=name, **how: (calls.append(name), real(*x, **how))[1],
         )
     module = kind()
     replace_swiglu(module)
     module(torch.randn(2, WIDTH))
-    assert calls == ["swiglu_apart" if kind is Apart else "swiglu"]
+    assert calls == ["gated_product" if kind is Apart else "swiglu"]
 
 
 def test_hooks_of_parts_see_what_they_saw():
@@ -243,7 +270,7 @@ def test_a_projection_that_was_wrapped_later_is_called():
         ("qwen2", {"gate_proj", "up_proj"}),
         ("mistral", {"gate_proj", "up_proj"}),
         ("phi3", {"gate_up_proj"}),
-        ("gemma", None),
+        ("gemma", {"gate_proj", "up_proj"}),
         ("gpt2", None),
     ],
 )

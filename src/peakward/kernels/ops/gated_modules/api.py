@@ -1,4 +1,4 @@
-"""SwiGLU networks of any class with their product in the kernels of `swiglu`, in place."""
+"""Gated networks of any class with their product in the kernels of `swiglu`, in place."""
 
 from functools import partial
 
@@ -8,14 +8,15 @@ from peakward.kernels.ops import probing
 from peakward.kernels.ops.forwards import Call, Replaced, replace_forwards
 from peakward.kernels.ops.gated_modules.behaviour import Gated, by_torch, gated_of
 from peakward.kernels.ops.probing import TYPES
-from peakward.kernels.ops.swiglu.api import swiglu, swiglu_apart
+from peakward.kernels.ops.swiglu.api import Activation, gated_product, swiglu
 
 
 def fuse_swiglu(module: nn.Module) -> int:
     """Lets networks that compute down(silu(gate(x)) · up(x)) take the product in one pass, in place.
 
-    They are modules of any class and of any names, found by what they compute, with three projections or
-    with two of which one makes both halves. Projections and dropout are called as before, with their hooks.
+    They are modules of any class and of any names, found by what they compute, with three projections, and
+    then with silu or GELU by tanh, or with two of which one makes both halves. Projections and dropout are
+    called as before, with their hooks.
 
     Returns:
         The number of networks that were changed.
@@ -42,10 +43,10 @@ def _fused(gated: Gated, kind: type[nn.Module], _own: Call | None) -> Call:
     return forward
 
 
-def _product(gate: Tensor, up: Tensor | None) -> Tensor:
+def _product(gate: Tensor, up: Tensor | None, activation: Activation) -> Tensor:
     if gate.dtype not in TYPES:
-        return by_torch(gate, up)
-    return swiglu(gate) if up is None else swiglu_apart(gate, up)
+        return by_torch(gate, up, activation)
+    return swiglu(gate) if up is None else gated_product(gate, up, activation=activation)
 
 
 def _is_hooked(module: nn.Module | None) -> bool:

@@ -1,4 +1,5 @@
-"""Finds SwiGLU networks by what they compute: down(silu(gate(x)) · up(x)), whatever the names of the parts.
+"""Finds gated networks by what they compute: down(silu(gate(x)) · up(x)), or GELU by tanh in the place of
+silu, whatever the names of the parts.
 
 A module is probed with stand-ins for its projections, small and of the same widths, so that nothing as large
 as its matrices is made. What the projections are, how they are wrapped and what hooks they have is then all
@@ -10,19 +11,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from peakward.kernels.ops import probing
+from peakward.kernels.ops.swiglu.api import Activation
 
 _RANK = 4
 _SCALES = (1.0, 0.1, 10.0, 30.0)
 """Scales of rows of which fp16 holds the products."""
-Product = Callable[[Tensor, Tensor | None], Tensor]
-"""silu(gate)·up, of both apart, or of both side by side in the first."""
+Product = Callable[[Tensor, Tensor | None, Activation], Tensor]
+"""activation(gate)·up, of both apart, or of both side by side in the first."""
+_BY_TORCH: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,20 +38,22 @@ class Gated:
     projections: tuple[str, ...]
     """Two, or one that makes both halves."""
     gates_first: bool
-    """Whether silu is of the first projection, or half."""
+    """Whether the activation is of the first projection, or half."""
+    activation: Activation
     between: tuple[str, ...]
     """Dropout of the product."""
     down: str
     after: tuple[str, ...]
     """Dropout of the result."""
     activations: tuple[str, ...]
-    """Modules that compute silu, which the product takes the place of."""
+    """Modules that compute the activation, which the product takes the place of."""
 
     def __call__(self, module: nn.Module, x: Tensor, product: Product) -> Tensor:
         """The module's result with that product; its parts are called, so that their hooks are."""
         parts = module._modules
         made = [_part(parts, name)(x) for name in self.projections]
-        x = product(*(made if self.gates_first else reversed(made)), *[None] * (2 - len(made)))
+        gate, *rest = made if self.gates_first else reversed(made)
+        x = product(gate, rest[0] if rest else None, self.activation)
         for name in (*self.between, self.down, *self.after):
             x = _part(parts, name)(x)
         return x
@@ -57,11 +65,11 @@ def _part(parts: dict[str, nn.Module | None], name: str) -> Callable[[Tensor], T
     return found
 
 
-def by_torch(gate: Tensor, up: Tensor | None) -> Tensor:
+def by_torch(gate: Tensor, up: Tensor | None, activation: Activation) -> Tensor:
     """The product as torch computes it."""
     if up is None:
         gate, up = gate.chunk(2, dim=-1)
-    return F.silu(gate) * up
+    return _BY_TORCH[activation](gate) * up
 
 
 def gated_of(module: nn.Module) -> Gated | None:
@@ -114,17 +122,20 @@ def _candidates(module: nn.Module, linear: dict[str, Any], x: Tensor) -> tuple[G
         return ()
     drops = [name for name in calls if isinstance(module.get_submodule(name), nn.Dropout)]
     at = calls.index(down)
+    # There is no kernel of halves the other way round, nor of halves with GELU.
+    apart = len(projections) > 1
+    kinds: tuple[Activation, ...] = get_args(Activation) if apart else ("silu",)
     return tuple(
         Gated(
             projections=tuple(projections),
             gates_first=gates_first,
+            activation=activation,
             between=tuple(name for name in drops if calls.index(name) < at),
             down=down,
             after=tuple(name for name in drops if calls.index(name) > at),
             activations=tuple(name for name in calls if name not in (*linear, *drops)),
         )
-        # Halves the other way round would be copied first.
-        for gates_first in ((True, False) if len(projections) > 1 else (True,))
+        for gates_first, activation in product((True, False) if apart else (True,), kinds)
     )
 
 
