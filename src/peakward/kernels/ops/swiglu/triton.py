@@ -110,7 +110,7 @@ def _inside_sigmoid(x, GELU: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _gated_forward(  # type: ignore[no-untyped-def]
+def _swiglu_apart_forward(  # type: ignore[no-untyped-def]
     gate_ptr, up_ptr, y_ptr, n, GELU: tl.constexpr, TILE: tl.constexpr
 ):
     at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
@@ -123,7 +123,7 @@ def _gated_forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _gated_backward(  # type: ignore[no-untyped-def]
+def _swiglu_apart_backward(  # type: ignore[no-untyped-def]
     g_ptr,
     gate_ptr,
     up_ptr,
@@ -213,7 +213,7 @@ def gated_product(gate: Tensor, up: Tensor, *, gelu: bool) -> Tensor:
     """As `reference.gated_product`, in fp32 arithmetic; both of one shape and type."""
     gate, up = gate.contiguous(), up.contiguous()
     y = torch.empty_like(gate)
-    _start(_gated_forward, gelu, gate, up, y)
+    _start(_swiglu_apart_forward, gelu, gate, up, y)
     return y
 
 
@@ -223,7 +223,7 @@ def gated_product_backward(
     """The gradients of gate and of up."""
     gradient, gate, up = gradient.contiguous(), gate.contiguous(), up.contiguous()
     to_gate, to_up = torch.empty_like(gate), torch.empty_like(up)
-    _start(_gated_backward, gelu, gradient, gate, up, to_gate, to_up)
+    _start(_swiglu_apart_backward, gelu, gradient, gate, up, to_gate, to_up)
     return to_gate, to_up
 
 
