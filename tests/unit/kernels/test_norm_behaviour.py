@@ -65,7 +65,18 @@ class Centred(nn.Module):
         return self.gamma * (x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-12)) + self.beta
 
 
+class InFp32(nn.LayerNorm):
+    """A class of torch's with a forward pass of its own."""
+
+    def __init__(self):
+        super().__init__(WIDTH, bias=False)
+
+    def forward(self, x):
+        return super().forward(x.float()).type_as(x)
+
+
 NORMS = {
+    "of torch's class": (InFp32, (1e-5, True, 0.0)),
     "rms": (Rms, (1e-5, False, 0.0)),
     "another epsilon": (lambda: Rms(3e-4), (3e-4, False, 0.0)),
     "no epsilon": (lambda: Rms(0.0), (0.0, False, 0.0)),
@@ -136,6 +147,14 @@ def test_the_type_of_the_result_is_the_modules_own(make, own, given, cast):
     if found is not None:
         assert found.dtype == expected.dtype
         torch.testing.assert_close(found.float(), expected.float(), rtol=4e-3, atol=4e-3)
+
+
+def test_torchs_own_are_turned_by_their_class():
+    model = nn.Sequential(nn.LayerNorm(WIDTH), nn.RMSNorm(WIDTH), nn.LayerNorm((2, WIDTH)))
+    first, second = replace_norms(model), replace_norms(model)
+    assert (first.n, second.n) == (2, 0), "turned already"
+    first.undo()
+    assert [type(each) for each in model] == [nn.LayerNorm, nn.RMSNorm, nn.LayerNorm]
 
 
 class OfAll(Rms):

@@ -163,13 +163,12 @@ def agrees(found: Any, expected: Tensor, bound: float) -> bool:
     return bool(((given - right).abs() <= bound * right.abs().amax(-1, keepdim=True)).all())
 
 
-def computes(
-    module: nn.Module, expected: Callable[[Tensor], Tensor], x: Tensor, leaves: Sequence[Tensor]
-) -> bool:
-    """Whether a stand-in in fp64 has a function's values on x, and its gradients of x and of the leaves, in
-    training and in evaluation, each time that it is asked."""
-    x = x.requires_grad_()
-    right = expected(x)
+def computes(module: nn.Module, expected: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Whether a stand-in in fp64 or fp32 has a function's values on x, and its gradients of x and of the
+    parameters, in training and in evaluation, each time that it is asked."""
+    leaves = tuple(module.parameters())
+    x = x.to(leaves[0].dtype if leaves else x.dtype).requires_grad_()
+    right = expected(x.double())
     wanted = torch.autograd.grad(right, (x, *leaves), _cotangent(right))
     for mode in (True, False, True):
         found = module.train(mode).forward(x)
@@ -214,14 +213,20 @@ def _type_of_result(
     module: nn.Module, x: Tensor, cast: torch.dtype | None, right: Tensor, kind: Kind
 ) -> torch.dtype | None:
     """The result's type, where its values are right; None where they are not, or it refuses the call."""
-    try:
-        with autocast(x.device, cast), torch.no_grad():
-            made = module.forward(x)
-    except (RuntimeError, TypeError, ValueError):
-        return None
+    with autocast(x.device, cast):
+        made = tried(module, x)
     coarsest = max(torch.finfo(each).eps for each in kind if each is not None)
     is_right = agrees(made, right, ROUNDINGS * coarsest) and made.dtype in TYPES
     return made.dtype if is_right else None
+
+
+def tried(module: nn.Module, x: Tensor) -> Any:
+    """The result of a stand-in for x; None where it refuses it."""
+    try:
+        with torch.no_grad():
+            return module.forward(x)
+    except (RuntimeError, TypeError, ValueError):
+        return None
 
 
 class Types:

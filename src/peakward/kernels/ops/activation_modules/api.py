@@ -71,7 +71,7 @@ def _found(module: nn.Module, device: torch.device) -> Activation | None:
     x = torch.cat((values, far.to(values)))[:, None]
     x = torch.cat((x, torch.ones_like(x).expand(-1, 7)), -1)
     for name, call in _CALLS.items():
-        if probing.computes(copied, call, x, ()):
+        if probing.computes(copied, call, x):
             return _written_out(copied, name, call, x)
     return None
 

@@ -57,7 +57,7 @@ def norm_of(module: nn.Module) -> Norm | None:
     own = dict(module.named_parameters(recurse=False))
     is_leaf = not any(True for _ in (*module.children(), *module.buffers()))
     kinds = {(each.shape, each.device) for each in own.values()}
-    if isinstance(module, nn.RMSNorm | nn.LayerNorm) or not is_leaf:
+    if type(module) in (nn.RMSNorm, nn.LayerNorm) or not is_leaf:
         return None
     if len(own) not in (1, 2) or len(kinds) != 1:
         return None
@@ -68,16 +68,22 @@ def norm_of(module: nn.Module) -> Norm | None:
 
 
 def _found(module: nn.Module, width: int, device: torch.device) -> Norm | None:
+    """In fp64, or in fp32 where the module casts what it is given to that beside its parameters."""
     if not probing.takes_one(module):
         return None
-    copied = probing.stand_in(module, torch.float64)
-    leaves = list(copied.parameters())
-    for candidate in _candidates(copied, width, device):
-        formula = partial(candidate, copied)
-        probes = [probing.rows((*outer, width), _SCALES, device) for outer in _OUTER]
-        if all(probing.computes(copied, formula, x, leaves) for x in probes):
-            holds = probing.results(copied, formula, probing.rows((6, width), _OF_TYPES, device))
-            return replace(candidate, results=holds) if holds.types else None
+    for dtype in (torch.float64, torch.float32):
+        copied = probing.stand_in(module, dtype)
+        if not isinstance(
+            probing.tried(copied, probing.rows((1, width), (1.0,), device).to(dtype)), Tensor
+        ):
+            continue
+        for candidate in _candidates(copied, width, device):
+            formula = partial(candidate, copied)
+            probes = [probing.rows((*outer, width), _SCALES, device) for outer in _OUTER]
+            if all(probing.computes(copied, formula, x) for x in probes):
+                x = probing.rows((6, width), _OF_TYPES, device)
+                holds = probing.results(copied, formula, x)
+                return replace(candidate, results=holds) if holds.types else None
     return None
 
 
@@ -95,18 +101,19 @@ def _candidates(module: nn.Module, width: int, device: torch.device) -> Iterator
 
 def _solved(module: nn.Module, norm: Norm, device: torch.device) -> float:
     """The epsilon with which the norm has the module's results on rows that are tiny beside it."""
-    x = probing.rows((8, norm.width), (_TINY,), device)
+    x, weight = probing.rows((8, norm.width), (_TINY,), device), getattr(module, norm.weight)
     bias = None if norm.bias is None else getattr(module, norm.bias)
     held = None if bias is None else bias.detach().clone()
     with torch.no_grad():
         if bias is not None:
             bias.zero_()  # Beside it the digits of so small a result would be lost.
-        y = module.forward(x).double()
+        y = module.forward(x.to(weight.dtype)).double()
         if bias is not None:
             bias.copy_(held)
         centred = x - x.mean(-1, keepdim=True) if norm.is_centred else x
-        weight = getattr(module, norm.weight) + norm.offset
-        found = (weight * centred / y).square() - centred.square().mean(-1, keepdim=True)
+        found = ((weight + norm.offset) * centred / y).square() - centred.square().mean(
+            -1, keepdim=True
+        )
     return found.median().item()
 
 
