@@ -45,16 +45,17 @@ def _to_module(module: "torch.nn.Module", value: Written) -> Undo:
     replaced = replace_rope(module)
     if not replaced.n:
         raise PeakwardError(
-            "expected a module whose attention calls a function of its file that turns queries and keys by "
-            f"halves, of arguments cos and sin, got {type(module).__name__} without: call "
+            "expected a module whose attention calls a function of its file that turns queries and keys, of "
+            f"arguments cos and sin, got {type(module).__name__} without: call "
             "peakward.kernels.rope in its attention"
         )
     return replaced.undo
 
 
 def _needless(graph: OpGraph, case: ConfiguredCase) -> str | None:
-    if not any(each.name == "aten.cat" and each.phase == "forward" for each in graph.operators):
-        return "needs RoPE, got a module whose operators put no halves of heads together"
+    forward = {each.name for each in graph.operators if each.phase == "forward"}
+    if forward.isdisjoint(("aten.cat", "aten.stack")):
+        return "needs RoPE, got a module whose operators put no parts of heads together"
     return fuses_by_itself(case, "RoPE")
 
 

@@ -43,6 +43,12 @@ def neighbours(x, cos, sin):
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
 
+def crossed(x, cos, sin):
+    """Neighbours are turned, but put into halves."""
+    even, odd = x[..., ::2], x[..., 1::2]
+    return torch.cat((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+
+
 def scaled(q, k, cos, sin):
     q, k = both(q, k, cos, sin)
     return 1.01 * q, k
@@ -64,13 +70,15 @@ def other_names(q, k, a, b):
     return both(q, k, a, b)
 
 
-@pytest.mark.parametrize("function", [both, one, in_fp32])
-def test_the_half_rotation_is_found(function):
-    assert rotation_of(function, CPU).n_turned == (1 if function is one else 2)
+@pytest.mark.parametrize("function", [both, one, in_fp32, neighbours])
+def test_a_rotation_is_found(function):
+    found = rotation_of(function, CPU)
+    assert found.n_turned == (1 if function in (one, neighbours) else 2)
+    assert {each.neighbours for each in found.shapes} == {function is neighbours}
 
 
 @pytest.mark.parametrize(
-    "function", [neighbours, scaled, queries_alone, noisy, detached, other_names, rotate_half, None]
+    "function", [crossed, scaled, queries_alone, noisy, detached, other_names, rotate_half, None]
 )
 def test_another_one_is_left_alone(function):
     state = torch.get_rng_state()
@@ -98,6 +106,17 @@ class ByOne(Attention):
         q, k = (each(x).unflatten(-1, (-1, WIDTH // HEADS)) for each in (self.q, self.k))
         cos, sin = (each[:1, :, None, : each.shape[-1] // 2] for each in (cos, sin))
         return tuple(one(each, cos, sin).flatten() for each in (q, k))
+
+
+class ByNeighbours(Attention):
+    def forward(self, x, cos, sin):
+        cos, sin = (each[0, :, : each.shape[-1] // 2] for each in (cos, sin))
+        return tuple(
+            neighbours(
+                each(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2), cos, sin
+            ).flatten()
+            for each in (self.q, self.k)
+        )
 
 
 class ByName(Attention):
@@ -137,12 +156,14 @@ def turned(monkeypatch):
     shapes = []
     real = api.rope
     monkeypatch.setattr(
-        api, "rope", lambda x, *rest: (shapes.append(tuple(x.shape)), real(x, *rest))[1]
+        api,
+        "rope",
+        lambda x, *rest, **how: (shapes.append(tuple(x.shape)), real(x, *rest, **how))[1],
     )
     return shapes
 
 
-@pytest.mark.parametrize("make", [Attention, ByOne, Inner])
+@pytest.mark.parametrize("make", [Attention, ByOne, ByNeighbours, Inner])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_values_gradients_and_types_stay(make, batch, turned):
     torch.manual_seed(0)
@@ -252,7 +273,7 @@ def test_attention_of_transformers(kind, turned):
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     ids = torch.randint(50, (2, 7))
     expected = model(ids).logits
-    n = {"cohere": 0, "gpt2": 0}.get(kind, 2)
+    n = 0 if kind == "gpt2" else 2
     assert fuse_rope(model) == n
     torch.testing.assert_close(model(ids).logits, expected, rtol=1e-4, atol=1e-5)
     assert len(turned) == 2 * n

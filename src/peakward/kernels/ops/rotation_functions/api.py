@@ -25,9 +25,9 @@ Turns = tuple[tuple[str, Rotation], ...]
 def fuse_rope(module: nn.Module) -> int:
     """Lets attention that calls a function for its rotation turn queries and keys in one pass, in place.
 
-    The function is found by what it computes: the half rotation of transformers' `apply_rotary_pos_emb`, of
-    queries and keys together or of one of them, that a module's forward pass calls by a name of its file.
-    Names that the file is given later are not seen.
+    The function is found by what it computes: the rotation of transformers' `apply_rotary_pos_emb`, by halves
+    or by neighbours, of queries and keys together or of one of them, that a module's forward pass calls by a
+    name of its file. Names that the file is given later are not seen.
 
     Returns:
         The number of modules that were changed.
@@ -119,5 +119,6 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, shapes: Shapes, dtype: torch.dt
     assert own_sin is not None
     x = x.to(torch.promote_types(x.dtype, dtype))
     x = x if shapes.heads_first else x.transpose(1, 2)
-    turned = rope(x, own_cos, own_sin if shapes.sign > 0 else -own_sin)
+    own_sin = own_sin if shapes.sign > 0 else -own_sin
+    turned = rope(x, own_cos, own_sin, neighbours=shapes.neighbours)
     return (turned if shapes.heads_first else turned.transpose(1, 2)).to(dtype)

@@ -1,9 +1,8 @@
 """Finds functions that turn heads by RoPE, by what they compute: transformers' `apply_rotary_pos_emb` and
 what others write in its place.
 
-A function is asked in fp64 for every layout of heads and every shape of cosines that is known here. What it
-answers with the half rotation is remembered with its shapes, and in which types. Neighbours that are turned
-with each other (GPT-J's, or Llama's own complex product) are another rotation, and are left alone.
+A function is asked in fp64 for every layout of heads and every shape of cosines that is known here. Where it
+answers with a rotation, of halves or of neighbours, this is remembered with its shapes, and in which types.
 """
 
 import inspect
@@ -34,6 +33,8 @@ class Shapes:
     """The dimensions of cosines. 4: as they are multiplied; 3: without that of heads; 2: without batches."""
     is_whole: bool
     """Whether cosines are as wide as a head, or half as wide."""
+    neighbours: bool
+    """Whether element 2i is turned with 2i + 1; else element i with i + head_dim/2."""
     sign: float
     """-1 where heads are turned the other way."""
 
@@ -91,10 +92,17 @@ def _found(function: Callable[..., Any], n_turned: int, device: torch.device) ->
 
 
 def _all_shapes() -> Iterator[Shapes]:
-    for heads_first, n_dims, is_whole, sign in product(
-        (True, False), (4, 3, 2), (True, False), (1.0, -1.0)
+    either = (True, False)
+    for heads_first, n_dims, is_whole, neighbours, sign in product(
+        either, (4, 3, 2), either, either, (1.0, -1.0)
     ):
-        yield Shapes(heads_first=heads_first, n_dims=n_dims, is_whole=is_whole, sign=sign)
+        yield Shapes(
+            heads_first=heads_first,
+            n_dims=n_dims,
+            is_whole=is_whole,
+            neighbours=neighbours,
+            sign=sign,
+        )
 
 
 def _holds(
@@ -157,10 +165,16 @@ def turned(x: Tensor, angles: Sequence[Tensor], shapes: Shapes) -> Tensor:
         cos, sin = (
             each.unsqueeze(of_heads if each.dim() == 3 else of_heads - 1) for each in (cos, sin)
         )
-    if not shapes.is_whole:
-        cos, sin = (torch.cat((each, each), dim=-1) for each in (cos, sin))
-    low, high = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-high, low), dim=-1) * sin * shapes.sign
+    if shapes.neighbours:
+        if not shapes.is_whole:
+            cos, sin = (each.repeat_interleave(2, dim=-1) for each in (cos, sin))
+        other = torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
+    else:
+        if not shapes.is_whole:
+            cos, sin = (torch.cat((each, each), dim=-1) for each in (cos, sin))
+        low, high = x.chunk(2, dim=-1)
+        other = torch.cat((-high, low), dim=-1)
+    return x * cos + other * sin * shapes.sign
 
 
 def _types(
