@@ -17,6 +17,7 @@ OF_A_FACTORY = {
     "tf32", "bf16-mixed", "fp16-mixed", "bf16", "sdpa", "sdpa-cudnn", "flash", "flash-hopper",
     "compile", "compile-model", "cuda-graphs", "fused-optimizer", "triton-optimizer", "bf16-states",
     "8bit-states", "fused-norm", "fused-loss", "chunked-loss", "recomputed-loss", "checkpointing", "no-masks",
+    "torch-activation", "fused-swiglu", "fused-rope",
 }  # fmt: skip
 
 
@@ -76,6 +77,7 @@ THROUGH = {
             "flash",
         ),
         *("flash-hopper", "fused-loss", "chunked-loss", "recomputed-loss", "no-masks"),
+        *("torch-activation", "fused-swiglu", "fused-rope"),
     },
     "optimizer": {"fused-optimizer"},
     "loader": {each.name for each in AROUND_A_CALL if "loader" in dict(each.sets)},

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from peakward.kernels.ops.forwards import Around, Call, wrap_forward
 from peakward.lab.levers import module_levers, precision
 from peakward.lab.models.callers_compilation import CallersCompilation
-from peakward.lab.rewriting.wrapping import Around, Call, wrap_forward
 from peakward.levers import catalogue
 from peakward.levers.axis import Undo
 from peakward.records.case import AS_WRITTEN, Configuration, DeviceType, Precision

@@ -2,12 +2,13 @@
 
 import copy
 import itertools
+import pickle
 
 import pytest
 import torch
 from torch import nn
 
-from peakward.lab.rewriting.wrapping import wrap_forward
+from peakward.kernels.ops.forwards import wrap_forward
 
 
 class Doubled(nn.Module):
@@ -46,3 +47,19 @@ def test_modules_of_one_class_share_another_and_copies_have_the_first():
     assert copied(torch.ones(())) == 2
     undo()
     assert [type(each) for each in both] == [Doubled, Doubled]
+
+
+@pytest.mark.parametrize("has_own", [False, True])
+def test_copies_of_one_that_was_given_several_have_the_first(has_own):
+    module = Doubled()
+    if has_own:
+        module.forward = tripled
+    for n in (1, 10):
+        wrap_forward([module], plus(n))
+    for made in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert type(made) is Doubled
+        assert made(torch.ones(())) == (3 if has_own else 2)
+
+
+def tripled(x):
+    return 3 * x
