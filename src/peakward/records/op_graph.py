@@ -150,6 +150,42 @@ class Lifetime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The index of the last operator. Both are included."""
 
 
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor as operators see it: a stretch of a memory that has a lifetime."""
+
+    memory: int
+    """The index of its lifetime."""
+    offset: int
+    """The number of its first element."""
+    shape: tuple[int, ...]
+    dtype: str
+    """A key of `ITEM_BYTES`."""
+    n_bytes: int
+    """Bytes of its elements in memory: an expanded tensor has fewer of them there than elements."""
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """A call of an operator, in the order of the step."""
+
+    operator: int
+    """The index in the graph."""
+    at: int
+    """The index among the operators that lifetimes are told by."""
+    part: int
+    """The number of the call of a compiled part that it computes, or whose gradient; 0 outside all of them."""
+    reads: tuple[int, ...]
+    """Indices of `Seen`."""
+    writes: tuple[int, ...]
+
+
+class CompiledParts(msgspec.Struct, frozen=True, array_like=True):
+    """What a compiler is given of a step, one graph for each call of a compiled part: the order of operators
+    and the memory that each reads and writes, as eager execution has them."""
+
+    seen: tuple[Seen, ...]
+    calls: tuple[Call, ...]
+
+
 class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One step of a module: its operators as CUDA has them, and every tensor's lifetime."""
 
@@ -167,13 +203,16 @@ class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tokens: int | None
     """Tokens in a step; None where unknown."""
     n_module_calls: int
-    """Calls of modules in the forward pass."""
+    """Calls of modules in the forward pass, but for those inside compiled parts."""
     graph: OpGraph
     """The operators of the second step."""
     phases: tuple[MemoryPhase, ...]
     """The phase of each operator, from building the module to the end of its second step."""
     lifetimes: tuple[Lifetime, ...]
     """In the order in which they begin."""
+    compiled: CompiledParts | None = None
+    """What is compiled of the step; None where nothing is. The graph and the lifetimes are of the eager step
+    all the same."""
 
     @property
     def case(self) -> StepCase:

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from peakward.hardware.attention_backend import HOPPER, ComputeCapability
+from peakward.lab.models.compiled_parts import PartRecorder
 from peakward.lab.models.cuda_functions import AS_ON_CUDA, AsOnCuda, autocast_for_cuda
 from peakward.lab.models.given_module import expect_plain
 from peakward.lab.models.known_values import KnownValues, not_traced
@@ -55,6 +56,7 @@ def capture_module(
     autocast: torch.dtype | None = None,
     autocast_cache: bool = True,
     tokens: int | None = None,
+    compiled: Sequence[nn.Module] = (),
     compute_capability: ComputeCapability = HOPPER,
 ) -> ModuleCapture:
     """The operators and tensors of the module's second step; the first one makes the tensors that stay.
@@ -75,6 +77,8 @@ def capture_module(
         as torch's does by default.
         tokens: The tokens of a step, for rates; without it the number of token ids, where the first
         input holds integers.
+        compiled: Modules in it that would be compiled, one graph each; the record then also says in which
+        order their operators use which memory.
         compute_capability: The GPU's; the kernel of attention depends on it.
 
     Raises:
@@ -88,8 +92,10 @@ def capture_module(
         raise PeakwardError(
             f"expected tokens above 0, got {tokens!r}: leave them out where a step has none"
         )
-    recorder = OpRecorder(module, name=_path)
-    step = _Step(asked, KnownValues(recorder.keep_wait))
+    line = LifetimeRecorder()
+    parts = PartRecorder(compiled, line)
+    recorder = OpRecorder(module, name=_path, parts=parts)
+    step = _Step(asked, KnownValues(recorder.keep_wait), line)
     try:
         with (
             untouched(module),
@@ -123,6 +129,7 @@ def capture_module(
         graph=graph,
         phases=tuple(step.line.phases),
         lifetimes=step.line.lifetimes(),
+        compiled=parts.found(graph, _as_on_cuda) if compiled else None,
     )
 
 
@@ -204,8 +211,8 @@ class _Asked(NamedTuple):
 class _Step:
     """One step on stand-ins of the module's parameters, buffers and inputs."""
 
-    def __init__(self, asked: "_Asked", known: KnownValues) -> None:
-        self.line, self.known = LifetimeRecorder(), known
+    def __init__(self, asked: "_Asked", known: KnownValues, line: LifetimeRecorder) -> None:
+        self.line, self.known = line, known
         self._asked, self._given = asked, (tuple(asked.args), asked.kwargs)
         self._parameters: dict[str, Tensor] = {}
         self._buffers: dict[str, Tensor] = {}

@@ -251,6 +251,7 @@ _CATEGORIES: dict[str, Category] = {
     "peakward.linear_cross_entropy_whole_backward": "loss",
     "amax": "reduction",
     "inductor.inner_reduction": "reduction",
+    "inductor.mixed_reduction": "reduction",
     "inductor.outer_reduction": "reduction",
     "mean": "reduction",
     "sum": "reduction",

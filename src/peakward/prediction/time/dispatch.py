@@ -8,6 +8,7 @@ those half err by more than 8%, for a host's times vary by as much from run to r
 """
 
 from peakward.prediction.operators.block import n_runs
+from peakward.prediction.operators.compiled_module.step import CompiledStep
 from peakward.prediction.operators.plan import plan
 from peakward.prediction.operators.weights import weights
 from peakward.prediction.time.kernels import OPERATORS
@@ -125,6 +126,20 @@ def compiled_calls(case: ModelCase, graph: OpGraph, phase: Phase) -> float:
     n_compiled = (case.model.n_layers + 1) * case.workload.accumulate
     own = own_calls(graph, phase)
     return LAUNCH * launched + own + CALL[phase] * n_compiled + OPERATOR * eager
+
+
+def compiled_module_calls(capture: ModuleCapture, step: CompiledStep, phase: Phase) -> float:
+    """As `module_calls`, of a module with compiled parts: each is a call, and what is outside is eager. The
+    costs are those of the reference decoder's blocks."""
+    eager, launched, graphs = (
+        found.get(phase, 0) for found in (step.n_eager, step.n_launched, step.n_graphs)
+    )
+    if phase == "optimizer":
+        return module_calls(capture, phase)
+    within = LAUNCH * launched + CALL[phase] * graphs
+    if phase == "forward":
+        return within + OPERATOR * eager + MODULE * capture.n_module_calls
+    return within + OPERATOR * eager + NODE * step.n_eager.get("forward", 0)
 
 
 def _is_compiled(operator: Operator) -> bool:

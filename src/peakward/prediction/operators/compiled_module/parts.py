@@ -1,0 +1,259 @@
+"""The parts of a captured step that are compiled, each as its loops and the values between them.
+
+A value is what one operator wrote to a memory: where an operator writes in place, the memory has a new value.
+Parts that are alike, as the blocks of a model, are equal here: their values are numbered as they come.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from peakward.prediction.operators.compiled_module.loops import Given, Loop, Read, loops
+from peakward.records.op_graph import Call, CompiledParts, ModuleCapture, Operand, Seen
+
+_WRITES_ALONE = frozenset({"aten.copy_", "aten.fill_", "aten.zero_"})
+Origin = Literal["parameter", "given", "made"]
+
+
+class Value(NamedTuple):
+    """What one operator wrote, or what a part is given."""
+
+    operand: Operand
+    n_bytes: int
+    """Of the whole memory, where the part is given it."""
+    origin: Origin
+    leaves: bool
+    """Whether it is needed outside the part."""
+
+
+class Part(NamedTuple):
+    """One call of a compiled part, in both directions."""
+
+    loops: tuple[Loop, ...]
+    values: tuple[Value, ...]
+
+
+class Placed(NamedTuple):
+    """A part in its step."""
+
+    part: Part
+    memories: tuple[int | None, ...]
+    """The index of the lifetime of each value's memory; None of what torch's operators keep to themselves."""
+    forward_at: tuple[int, int]
+    """The first and the last operator, among those that lifetimes are told by."""
+    backward_at: tuple[int, int] | None
+
+
+class Outside(NamedTuple):
+    """A call that stays eager."""
+
+    call: Call
+    reads: tuple[int, ...]
+    """Memories."""
+
+
+class Parts(NamedTuple):
+    """A step whose parts are compiled."""
+
+    parts: tuple[Placed, ...]
+    """By the number of their calls, from 1."""
+    outside: tuple[Outside, ...]
+    read_outside: dict[int, int]
+    """The last operator outside all parts that reads each memory, among those that lifetimes are told by."""
+    handed_on: frozenset[int]
+    """Memories that one part makes and another reads."""
+
+
+def parts_of(capture: ModuleCapture) -> Parts:
+    """The parts of a capture with compiled parts."""
+    assert capture.compiled is not None
+    return _Reader(capture, capture.compiled).read()
+
+
+class _Open:
+    """A part as it is read."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.loops: list[Loop] = []
+        self.local: dict[int, int] = {}
+        """Of values by their numbers in the step."""
+        self.operands: list[Operand] = []
+        self.memories: list[int | None] = []
+        self.made: dict[int, Call] = {}
+        """The call that wrote each value."""
+
+    def value(self, number: int, operand: Operand, memory: int | None) -> int:
+        """The number of a value in the part."""
+        if number not in self.local:
+            self.local[number] = len(self.operands)
+            self.operands.append(operand)
+            self.memories.append(memory)
+        return self.local[number]
+
+    def keep_apart(self, operand: Operand) -> int:
+        """A value that only one operator's own loops read."""
+        self.operands.append(operand)
+        self.memories.append(None)
+        return len(self.operands) - 1
+
+
+class _Reader:
+    """Reads calls in order."""
+
+    def __init__(self, capture: ModuleCapture, compiled: CompiledParts) -> None:
+        self._capture, self._compiled = capture, compiled
+        self._operators = capture.graph.operators
+        self._open: dict[int, _Open] = {}
+        self._values: dict[int, int] = {}
+        """The value of each memory."""
+        self._n_values = 0
+        self._made_by: dict[int, int] = {}
+        """The part that wrote a value."""
+        self._leaving: set[int] = set()
+        self._read: set[int] = set()
+        self._read_outside: dict[int, int] = {}
+        self._handed_on: set[int] = set()
+
+    def read(self) -> Parts:
+        outside = []
+        for call in self._compiled.calls:
+            if call.part:
+                self._inside(call)
+            else:
+                outside.append(self._outside(call))
+        found = [self._placed(self._open[number]) for number in sorted(self._open)]
+        return Parts(
+            tuple(found), tuple(outside), self._read_outside, frozenset(self._handed_on)
+        )
+
+    def _seen(self, indices: Iterable[int]) -> list[Seen]:
+        return [self._compiled.seen[i] for i in indices]
+
+    def _value(self, memory: int) -> int:
+        if memory not in self._values:
+            self._new(memory)
+        return self._values[memory]
+
+    def _new(self, memory: int) -> int:
+        self._values[memory] = self._n_values
+        self._n_values += 1
+        return self._values[memory]
+
+    def _note_read(self, memory: int, part: int) -> int:
+        number = self._value(memory)
+        self._read.add(number)
+        if self._made_by.get(number, part) != part:
+            self._leaving.add(number)
+            if part:
+                self._handed_on.add(memory)
+        return number
+
+    def _outside(self, call: Call) -> Outside:
+        memories = [each.memory for each in self._seen(call.reads)]
+        for memory in memories:
+            self._note_read(memory, 0)
+            self._read_outside[memory] = call.at
+        for each in self._seen(call.writes):
+            self._new(each.memory)
+        return Outside(call, tuple(memories))
+
+    def _inside(self, call: Call) -> None:
+        part, operator = self._open.setdefault(call.part, _Open()), self._operators[call.operator]
+        part.calls.append(call)
+        given, written = self._seen(call.reads), self._seen(call.writes)
+        if operator.name in _WRITES_ALONE and written[0].n_bytes >= self._bytes(written[0].memory):
+            given = given[1:]
+        reads = tuple(
+            Read(
+                part.value(self._note_read(each.memory, call.part), _operand(each), each.memory),
+                _operand(each),
+                each.offset,
+                each.n_bytes,
+            )
+            for each in given
+        )
+        writes = []
+        for each in written:
+            in_place = each.memory in self._values
+            number = self._new(each.memory)
+            self._made_by[number] = call.part
+            part.made[number] = call
+            if in_place and self._capture.lifetimes[each.memory].made < part.calls[0].at:
+                self._leaving.add(number)
+            writes.append(part.value(number, _operand(each), each.memory))
+        part.loops += loops(
+            Given(
+                _plain(operator.name),
+                call.operator,
+                operator,
+                reads,
+                tuple(writes),
+                tuple(map(_operand, written)),
+                part.keep_apart,
+            )
+        )
+
+    def _bytes(self, memory: int) -> int:
+        return self._capture.lifetimes[memory].n_bytes
+
+    def _placed(self, part: _Open) -> Placed:
+        ends = {
+            backward: _span(each for each in part.calls if self._is_backward(each) == backward)
+            for backward in (False, True)
+        }
+        leaving = {part.local[each] for each in self._leaving & part.made.keys()}
+        for number, call in part.made.items():
+            if self._is_held(number, call, ends[self._is_backward(call)], part):
+                leaving.add(part.local[number])
+        made = {part.local[each] for each in part.made}
+        values = tuple(
+            self._told(i, operand, memory, i in made, i in leaving)
+            for i, (operand, memory) in enumerate(zip(part.operands, part.memories, strict=True))
+        )
+        forward = ends[False] or ends[True]
+        assert forward is not None
+        return Placed(
+            Part(tuple(part.loops), values), tuple(part.memories), forward, ends[True]
+        )
+
+    def _is_backward(self, call: Call) -> bool:
+        return self._operators[call.operator].phase == "backward"
+
+    def _is_held(
+        self, number: int, call: Call, span: tuple[int, int] | None, part: _Open
+    ) -> bool:
+        """Whether the value outlives its pass with no operator that reads it: the module's output, or a
+        gradient. Without a backward pass nothing else outlives it."""
+        assert span is not None
+        memory = part.memories[part.local[number]]
+        assert memory is not None
+        if self._values[memory] != number:
+            return False
+        outlives = self._capture.lifetimes[memory].last > span[1]
+        return outlives and (number not in self._read or self._capture.pass_ == "forward")
+
+    def _told(
+        self, i: int, operand: Operand, memory: int | None, made: bool, leaves: bool
+    ) -> Value:
+        if memory is None:
+            return Value(operand, operand.n_bytes, "made", leaves=False)
+        lifetime = self._capture.lifetimes[memory]
+        if made:
+            return Value(operand, operand.n_bytes, "made", leaves)
+        origin: Origin = "parameter" if lifetime.held_for == "parameters" else "given"
+        return Value(operand, lifetime.n_bytes, origin, leaves=False)
+
+
+def _operand(seen: Seen) -> Operand:
+    return Operand(shape=seen.shape, dtype=seen.dtype)
+
+
+def _plain(name: str) -> str:
+    """Without "aten.", and without the mark of what is done in place."""
+    plain = name.removeprefix("aten.")
+    return plain if plain.endswith("__") else plain.removesuffix("_")
+
+
+def _span(calls: Iterable[Call]) -> tuple[int, int] | None:
+    found = [each.at for each in calls]
+    return (found[0], found[-1]) if found else None

@@ -1,0 +1,106 @@
+"""A captured step with its compiled parts as Inductor has them: the kernels of each part, and the eager rest."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+
+from peakward.prediction.operators.compiled_module.fusion import Kernel, kernels
+from peakward.prediction.operators.compiled_module.loops import Read
+from peakward.prediction.operators.compiled_module.partition import split
+from peakward.prediction.operators.compiled_module.parts import Part, Parts, Value, parts_of
+from peakward.records.measurement import Phase
+from peakward.records.op_graph import READ_BY_HOST, ModuleCapture, Operator, OpGraph
+
+
+class Code(NamedTuple):
+    """What a part is compiled to."""
+
+    forward: tuple[Kernel, ...]
+    backward: tuple[Kernel, ...]
+    saved: tuple[int, ...]
+    """Values that are kept between the two."""
+    values: tuple[Value, ...]
+
+
+class CompiledStep(NamedTuple):
+    """A step whose parts are compiled."""
+
+    parts: Parts
+    codes: tuple[Code, ...]
+    """Of each part; those of parts that are alike are one."""
+    graph: OpGraph
+    """Kernels and eager operators."""
+    n_launched: Mapping[Phase, int]
+    """Kernels out of compiled code."""
+    n_graphs: Mapping[Phase, int]
+    """Calls of compiled code. Where the host waits a graph ends and another begins."""
+    n_eager: Mapping[Phase, int]
+    """Eager operators."""
+
+
+def compiled_step(capture: ModuleCapture) -> CompiledStep:
+    """The step of a capture with compiled parts."""
+    parts = parts_of(capture)
+    codes = tuple(compiled(placed.part) for placed in parts.parts)
+    operators = capture.graph.operators
+    eager = [operators[each.call.operator] for each in parts.outside]
+    launched = [
+        _told(kernel, operators, phase)
+        for code in codes
+        for phase, found in _directions(code)
+        for kernel in found
+    ]
+    waits = Counter[Phase](each.phase for each in launched if each.name == READ_BY_HOST)
+    calls = Counter[Phase](phase for code in codes for phase, found in _directions(code) if found)
+    return CompiledStep(
+        parts=parts,
+        codes=codes,
+        graph=OpGraph.of([*launched, *eager]),
+        n_launched=Counter(each.phase for each in launched),
+        n_graphs=calls + waits,
+        n_eager=Counter(each.phase for each in eager),
+    )
+
+
+@lru_cache(maxsize=64)
+def compiled(part: Part) -> Code:
+    """The part's kernels. One serves all parts that are alike, and all devices."""
+    cut = split(part)
+    values = list(cut.values)
+    leaves = {i for i, value in enumerate(values) if value.leaves}
+    forward = kernels(cut.forward, values, leaves | set(cut.saved))
+    backward = kernels(cut.backward, values, leaves)
+    return Code(forward, backward, cut.saved, tuple(values))
+
+
+def _directions(code: Code) -> tuple[tuple[Phase, tuple[Kernel, ...]], ...]:
+    return ("forward", code.forward), ("backward", code.backward)
+
+
+def _told(kernel: Kernel, operators: Sequence[Operator], phase: Phase) -> Operator:
+    """The kernel as an operator."""
+    first = operators[kernel.operator]
+    if kernel.kind is None:
+        return msgspec.structs.replace(first, count=1)
+    return Operator(
+        name=f"inductor.{kernel.kind}",
+        phase=phase,
+        module=first.module,
+        inputs=tuple(each.operand for each in _once(kernel.reads)),
+        outputs=kernel.made,
+        flops=0,
+        bytes_read=sum(each.n_bytes for each in kernel.reads),
+        bytes_written=sum(each.n_bytes for each in kernel.made),
+        fused=kernel.names,
+    )
+
+
+def _once(reads: Sequence[Read]) -> tuple[Read, ...]:
+    """The largest part of each value."""
+    found: dict[int, Read] = {}
+    for each in reads:
+        found.setdefault(each.value, each)
+    return tuple(found.values())
