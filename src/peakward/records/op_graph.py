@@ -178,12 +178,22 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     writes: tuple[int, ...]
 
 
+class Output(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor that a call of a compiled part returns."""
+
+    part: int
+    seen: int
+    differentiable: bool
+    """Whether a backward pass may give it a gradient."""
+
+
 class CompiledParts(msgspec.Struct, frozen=True, array_like=True):
     """What a compiler is given of a step, one graph for each call of a compiled part: the order of operators
     and the memory that each reads and writes, as eager execution has them."""
 
     seen: tuple[Seen, ...]
     calls: tuple[Call, ...]
+    outputs: tuple[Output, ...]
 
 
 class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

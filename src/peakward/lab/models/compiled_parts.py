@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from torch import Tensor, nn
 
 from peakward.lab.models.lifetimes import LifetimeRecorder
-from peakward.lab.models.operator_work import stored_bytes
+from peakward.lab.models.operator_work import stored_bytes, tensors
 from peakward.records.measurement import Phase
-from peakward.records.op_graph import Call, CompiledParts, Operator, OpGraph, Seen
+from peakward.records.op_graph import Call, CompiledParts, Operator, OpGraph, Output, Seen
 
 _ASKED = ("is_compiling", "is_dynamo_compiling", "is_exporting")
 """The questions that code in a part would be answered with yes. Dynamo says so of exporting too
@@ -44,6 +44,7 @@ class PartRecorder:
         self._phase: Phase | None = None
         self._seen: dict[Seen, int] = {}
         self._calls: list[tuple[Operator, Call]] = []
+        self._outputs: list[Output] = []
 
     def mark(self, phase: Phase | None) -> None:
         """Begins a phase. Operators before the first mark are not told."""
@@ -64,7 +65,7 @@ class PartRecorder:
         """All that was kept, whose operators are `graph`'s once `named` has renamed them."""
         places = {replace(each, count=1): i for i, each in enumerate(graph.operators)}
         calls = [replace(call, operator=places[named(each)]) for each, call in self._calls]
-        return CompiledParts(tuple(self._seen), tuple(calls))
+        return CompiledParts(tuple(self._seen), tuple(calls), tuple(self._outputs))
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -89,9 +90,13 @@ class PartRecorder:
         self._running.append(self._n_calls)
         self._note()
 
-    def _leave(self, *_: object) -> None:
-        self._running.pop()
+    def _leave(self, _part: nn.Module, _args: object, result: object) -> None:
+        number = self._running.pop()
         self._note()
+        if self._phase is not None:
+            made = tensors(result)
+            found = zip(self._indices(made), made, strict=True)
+            self._outputs += [Output(number, i, x.requires_grad) for i, x in found]
 
     def _note(self) -> None:
         self._starts.append(torch._C._autograd._get_sequence_nr())
@@ -107,8 +112,8 @@ class PartRecorder:
             return 0
         return self._made_in[bisect_right(self._starts, node._sequence_nr()) - 1]
 
-    def _indices(self, tensors: list[Tensor]) -> tuple[int, ...]:
-        return tuple([self._seen.setdefault(self._look(x), len(self._seen)) for x in tensors])
+    def _indices(self, found: list[Tensor]) -> tuple[int, ...]:
+        return tuple([self._seen.setdefault(self._look(x), len(self._seen)) for x in found])
 
     def _look(self, tensor: Tensor) -> Seen:
         return Seen(

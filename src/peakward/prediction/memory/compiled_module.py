@@ -96,8 +96,15 @@ class _Memory:
         own = self._saved.pop(placed.forward_at, {})
         for value, tensor in own.items():
             buffers[value] = Buffer(code.values[value].operand, tensor)
+        zeros = {
+            value: self._line.op(each.n_bytes)
+            for value, each in enumerate(code.values)
+            if each.origin == "zeros"
+        }
+        buffers |= {value: Buffer(code.values[value].operand, at) for value, at in zeros.items()}
         results = self._carried_out(code.backward, code, buffers, donated=own)
-        self._line.use(*self._placed(placed, code, but=own))
+        # Autograd holds what it gives until the call is over.
+        self._line.use(*self._placed(placed, code, but=own), *zeros.values())
         self._leave(placed, code, results)
 
     def _given(self, placed: Placed, code: Code) -> dict[int, Buffer]:
@@ -123,16 +130,19 @@ class _Memory:
         kept: Iterable[int] = (),
         donated: Iterable[int] = (),
     ) -> dict[int, Buffer]:
-        """Runs a graph; gives the buffers of what it gives back."""
-        graph, mine = Graph(), set(donated)
+        """Runs a graph; gives the buffers of what it gives back. Any other that it made, or was left, a kernel
+        may write over."""
+        graph, wanted = Graph(), set(kept)
+        wanted.update(i for i, value in enumerate(code.values) if value.leaves)
+        mine = set(donated) - wanted
         for kernel in kernels:
             self._write_down(graph, kernel, buffers, mine)
-        wanted = set(kept)
+            mine.update(set(kernel.writes) - wanted)
         results = {
             value: buffers[value]
             for kernel in kernels
             for value in kernel.writes
-            if value in buffers and (value in wanted or code.values[value].leaves)
+            if value in buffers and value in wanted
         }
         graph.run(self._line, *results.values(), tuning=False)
         return results
@@ -159,7 +169,6 @@ class _Memory:
         else:
             found = graph.operator(*reads, writes=operands)
         buffers.update({value: each for (value, _), each in zip(made, found, strict=True)})
-        mine.update(value for value, _ in made)
 
     def _leave(self, placed: Placed, code: Code, results: dict[int, Buffer]) -> None:
         """What a part gives back stays as long as whoever has it."""

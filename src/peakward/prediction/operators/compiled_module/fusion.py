@@ -16,7 +16,7 @@ from peakward.prediction.operators.compiled.reductions import (
     mixes,
     sums_in_parts,
 )
-from peakward.prediction.operators.compiled_module.loops import Loop, Read
+from peakward.prediction.operators.compiled_module.loops import PRODUCTS, Loop, Read
 from peakward.prediction.operators.compiled_module.parts import Value
 from peakward.prediction.operators.tape import FLOAT, FusedKind, tensor
 from peakward.records.op_graph import ITEM_BYTES, Operand
@@ -30,8 +30,6 @@ MANY_OPERATORS = 30
 """As `MANY_READS`, of a loop of so many operators (`config.realize_opcount_threshold`)."""
 LARGEST = 64
 """Loops in one kernel (`config.max_fusion_size`)."""
-PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
-"""Calls that write to a buffer which they are given."""
 NEAR = 64
 """Loops farther apart than this are fused only where one reads the other (`scheduler.py`,
 `are_long_distant_nodes`)."""

@@ -123,6 +123,8 @@ def loops(given: Given) -> list[Loop]:
     parts = _PARTS.get(given.name)
     if parts is not None:
         return list(parts(given))
+    if given.name in PRODUCTS:
+        return _product(given)
     if given.name in _REDUCTIONS:
         return [_reduction(given, each) for each in given.writes]
     if given.name in _POINTWISE and len(given.writes) == 1:
@@ -160,6 +162,50 @@ def _along_rows(x: Operand, result: Operand) -> bool:
     if len(x.shape) == len(result.shape):
         return x.shape[-1] != result.shape[-1]
     return x.shape[: len(result.shape)] == result.shape
+
+
+# Products, of which Inductor pads what is not aligned (torch/_inductor/fx_passes/pad_mm.py).
+
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
+"""Calls that write to a buffer which they are given."""
+ALIGNED_ELEMENTS = 8
+"""Of 16 bits, in each dimension. Of fp32 products, where it pads to 4, none is predicted to gain."""
+_COMPUTE_BOUND = 148.0
+"""Half the FLOPs of an H100 for each byte of its memory, above whose arithmetic intensity a product is taken
+for bound by them; then padding is timed, and pays where cuBLAS has slow kernels."""
+
+
+def _product(given: Given) -> list[Loop]:
+    """The product, and before it what pads its matrices."""
+    *bias, a, b = given.reads if len(given.reads) > 1 else given.reads * 2
+    (m, k), n = a.operand.shape[-2:], b.operand.shape[-1]
+    found: list[Loop] = []
+    if ITEM_BYTES[a.operand.dtype] == 2 and _pads(m, k, n):
+        a = _padded(given, a, (_up(m), _up(k)), found)
+        b = _padded(given, b, (_up(k), _up(n)), found)
+    (made,) = given.made
+    call = given.loop("call", made.n_elements, 1, (), *given.writes)
+    return [*found, call._replace(reads=(*bias, a, b))]
+
+
+def _pads(m: int, k: int, n: int) -> bool:
+    if all(_up(each) == each for each in (m, k, n)):
+        return False
+    return m * n * k > _COMPUTE_BOUND * (m * k + k * n + m * n)
+
+
+def _up(size: int) -> int:
+    return size if size == 1 else -(-size // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS
+
+
+def _padded(given: Given, x: Read, sizes: tuple[int, int], found: list[Loop]) -> Read:
+    if x.operand.shape[-2:] == sizes:
+        return x
+    operand = tensor(x.operand.dtype, *x.operand.shape[:-2], *sizes)
+    value = given.new(operand)
+    pad = given.loop("pointwise", operand.n_elements, 1, (x,), value, name="constant_pad_nd")
+    found.append(pad)
+    return whole(value, operand)
 
 
 # Operators with a reduction in them, by their parts (torch/_decomp/decompositions.py).

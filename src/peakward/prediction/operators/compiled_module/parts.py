@@ -7,11 +7,12 @@ Parts that are alike, as the blocks of a model, are equal here: their values are
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from peakward.prediction.operators.compiled_module.loops import Given, Loop, Read, loops
+from peakward.prediction.operators.compiled_module.loops import Given, Loop, Read, loops, whole
 from peakward.records.op_graph import Call, CompiledParts, ModuleCapture, Operand, Seen
 
 _WRITES_ALONE = frozenset({"aten.copy_", "aten.fill_", "aten.zero_"})
-Origin = Literal["parameter", "given", "made"]
+Origin = Literal["parameter", "given", "made", "zeros"]
+"""Zeros are what autograd gives the backward pass for the gradient of an output that got none."""
 
 
 class Value(NamedTuple):
@@ -81,6 +82,8 @@ class _Open:
         self.memories: list[int | None] = []
         self.made: dict[int, Call] = {}
         """The call that wrote each value."""
+        self.ungiven: set[int] = set()
+        """Outputs whose gradient is zeros."""
 
     def value(self, number: int, operand: Operand, memory: int | None) -> int:
         """The number of a value in the part."""
@@ -113,6 +116,8 @@ class _Reader:
         self._read: set[int] = set()
         self._read_outside: dict[int, int] = {}
         self._handed_on: set[int] = set()
+        self._written: dict[tuple[int, int], int] = {}
+        """The last value that the forward pass of each part wrote to a memory."""
 
     def read(self) -> Parts:
         outside = []
@@ -121,6 +126,7 @@ class _Reader:
                 self._inside(call)
             else:
                 outside.append(self._outside(call))
+        self._returned()
         found = [self._placed(self._open[number]) for number in sorted(self._open)]
         return Parts(
             tuple(found), tuple(outside), self._read_outside, frozenset(self._handed_on)
@@ -178,6 +184,8 @@ class _Reader:
             number = self._new(each.memory)
             self._made_by[number] = call.part
             part.made[number] = call
+            if operator.phase == "forward":
+                self._written[call.part, each.memory] = number
             if in_place and self._capture.lifetimes[each.memory].made < part.calls[0].at:
                 self._leaving.add(number)
             writes.append(part.value(number, _operand(each), each.memory))
@@ -193,6 +201,17 @@ class _Reader:
             )
         )
 
+    def _returned(self) -> None:
+        """What parts return leaves them. A gradient that nothing outside gives is made of zeros."""
+        for each in self._compiled.outputs:
+            part, memory = self._open.get(each.part), self._compiled.seen[each.seen].memory
+            number = self._written.get((each.part, memory))
+            if part is None or number is None:
+                continue
+            if each.differentiable and number not in self._leaving:
+                part.ungiven.add(number)
+            self._leaving.add(number)
+
     def _bytes(self, memory: int) -> int:
         return self._capture.lifetimes[memory].n_bytes
 
@@ -206,15 +225,14 @@ class _Reader:
             if self._is_held(number, call, ends[self._is_backward(call)], part):
                 leaving.add(part.local[number])
         made = {part.local[each] for each in part.made}
-        values = tuple(
+        values = [
             self._told(i, operand, memory, i in made, i in leaving)
             for i, (operand, memory) in enumerate(zip(part.operands, part.memories, strict=True))
-        )
+        ]
+        found = part.loops if ends[True] is None else _with_zeros(part, values)
         forward = ends[False] or ends[True]
         assert forward is not None
-        return Placed(
-            Part(tuple(part.loops), values), tuple(part.memories), forward, ends[True]
-        )
+        return Placed(Part(tuple(found), tuple(values)), tuple(part.memories), forward, ends[True])
 
     def _is_backward(self, call: Call) -> bool:
         return self._operators[call.operator].phase == "backward"
@@ -242,6 +260,29 @@ class _Reader:
             return Value(operand, operand.n_bytes, "made", leaves)
         origin: Origin = "parameter" if lifetime.held_for == "parameters" else "given"
         return Value(operand, lifetime.n_bytes, origin, leaves=False)
+
+
+def _with_zeros(part: _Open, values: list[Value]) -> list[Loop]:
+    """The loops of a part, of which those that make the gradient of an output which got none add zeros to it:
+    the first of its size whose result a call reads."""
+    found = list(part.loops)
+    called = {
+        read.value for loop in found if loop.backward and loop.kind == "call" for read in loop.reads
+    }
+    for number in sorted(part.ungiven):
+        operand = values[part.local[number]].operand
+        ends = (
+            i
+            for i, loop in enumerate(found)
+            if loop.backward and loop.n == operand.n_elements and not called.isdisjoint(loop.writes)
+        )
+        i = next(ends, None)
+        if i is not None and found[i].kind == "pointwise":
+            reads = (*found[i].reads, whole(len(values), operand))
+            found[i] = found[i]._replace(reads=reads)
+            values.append(Value(operand, operand.n_bytes, "zeros", leaves=False))
+            part.memories.append(None)
+    return found
 
 
 def _operand(seen: Seen) -> Operand:

@@ -1,5 +1,6 @@
 """A captured step with its compiled parts as Inductor has them: the kernels of each part, and the eager rest."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -11,6 +12,7 @@ from peakward.prediction.operators.compiled_module.fusion import Kernel, kernels
 from peakward.prediction.operators.compiled_module.loops import Read
 from peakward.prediction.operators.compiled_module.partition import split
 from peakward.prediction.operators.compiled_module.parts import Part, Parts, Value, parts_of
+from peakward.prediction.operators.tape import tensor
 from peakward.records.measurement import Phase
 from peakward.records.op_graph import READ_BY_HOST, ModuleCapture, Operator, OpGraph
 
@@ -39,6 +41,8 @@ class CompiledStep(NamedTuple):
     """Calls of compiled code. Where the host waits a graph ends and another begins."""
     n_eager: Mapping[Phase, int]
     """Eager operators."""
+    n_parameters: int
+    """Parameters that compiled code is given, in all calls together."""
 
 
 def compiled_step(capture: ModuleCapture) -> CompiledStep:
@@ -46,7 +50,13 @@ def compiled_step(capture: ModuleCapture) -> CompiledStep:
     parts = parts_of(capture)
     codes = tuple(compiled(placed.part) for placed in parts.parts)
     operators = capture.graph.operators
-    eager = [operators[each.call.operator] for each in parts.outside]
+    zeros = [
+        _zeros(value)
+        for placed in parts.parts
+        for value in placed.part.values
+        if value.origin == "zeros"
+    ]
+    eager = [*(operators[each.call.operator] for each in parts.outside), *zeros]
     launched = [
         _told(kernel, operators, phase)
         for code in codes
@@ -62,6 +72,9 @@ def compiled_step(capture: ModuleCapture) -> CompiledStep:
         n_launched=Counter(each.phase for each in launched),
         n_graphs=calls + waits,
         n_eager=Counter(each.phase for each in eager),
+        n_parameters=sum(
+            value.origin == "parameter" for placed in parts.parts for value in placed.part.values
+        ),
     )
 
 
@@ -84,7 +97,7 @@ def _told(kernel: Kernel, operators: Sequence[Operator], phase: Phase) -> Operat
     """The kernel as an operator."""
     first = operators[kernel.operator]
     if kernel.kind is None:
-        return msgspec.structs.replace(first, count=1)
+        return _padded(kernel, msgspec.structs.replace(first, count=1))
     return Operator(
         name=f"inductor.{kernel.kind}",
         phase=phase,
@@ -95,6 +108,38 @@ def _told(kernel: Kernel, operators: Sequence[Operator], phase: Phase) -> Operat
         bytes_read=sum(each.n_bytes for each in kernel.reads),
         bytes_written=sum(each.n_bytes for each in kernel.made),
         fused=kernel.names,
+    )
+
+
+def _padded(kernel: Kernel, call: Operator) -> Operator:
+    """The call, of the matrices that a product is given."""
+    if not kernel.is_product:
+        return call
+    a, b = (each.operand for each in kernel.reads[-2:])
+    if (a.shape, b.shape) == tuple(each.shape for each in call.inputs[-2:]):
+        return call
+    made = tensor(a.dtype, *a.shape[:-1], b.shape[-1])
+    return msgspec.structs.replace(
+        call,
+        inputs=(*call.inputs[:-2], a, b),
+        outputs=(made,),
+        flops=2 * math.prod(a.shape) * b.shape[-1],
+        bytes_read=sum(each.n_bytes for each in kernel.reads),
+        bytes_written=made.n_bytes,
+    )
+
+
+def _zeros(value: Value) -> Operator:
+    """The gradient that autograd makes for an output which got none."""
+    return Operator(
+        name="aten.zeros",
+        phase="backward",
+        module=None,
+        inputs=(),
+        outputs=(value.operand,),
+        flops=0,
+        bytes_read=0,
+        bytes_written=value.n_bytes,
     )
 
 
