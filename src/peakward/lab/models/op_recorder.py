@@ -48,9 +48,7 @@ class OpRecorder(TorchDispatchMode):
         parts: Is told of each operator; of none by default.
     """
 
-    def __init__(
-        self, model: nn.Module, *, name: Name, parts: PartRecorder | None = None
-    ) -> None:
+    def __init__(self, model: nn.Module, *, name: Name, parts: PartRecorder | None = None) -> None:
         super().__init__()
         self._parts = PartRecorder() if parts is None else parts
         self._paths = ModulePaths(model, name, self._parts)

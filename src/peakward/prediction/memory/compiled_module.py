@@ -163,7 +163,9 @@ class _Memory:
                 ),
                 None,
             )
-            found = graph.fused(*reads, writes=operands, over=None if over is None else buffers[over])
+            found = graph.fused(
+                *reads, writes=operands, over=None if over is None else buffers[over]
+            )
         elif len(made) == 1 and kernel.is_product:
             found = (graph.product(*reads, writes=operands[0]),)
         else:

@@ -121,6 +121,7 @@ def _gated(plan: Plan) -> Operand:
 #
 # Evidence of what Inductor fuses is of blocks with RMSNorm, RoPE and SwiGLU without biases.
 
+
 def expect_covered(case: ModelCase, plan: Plan) -> None:
     """Nothing where the closed form gives the compiled case's operators.
 

@@ -28,6 +28,10 @@ MOST_READS = 8
 """A loop that reads more is written to memory in any case (`config.realize_acc_reads_threshold`)."""
 MANY_OPERATORS = 30
 """As `MANY_READS`, of a loop of so many operators (`config.realize_opcount_threshold`)."""
+MOVES = frozenset(
+    "cat constant_pad_nd flip repeat roll select_backward slice_backward slice_scatter stack".split()
+)
+"""Loops that read other places than they write."""
 LARGEST = 64
 """Loops in one kernel (`config.max_fusion_size`)."""
 NEAR = 64
@@ -72,7 +76,9 @@ class _Node(NamedTuple):
     names: frozenset[str]
     n_operators: int
     n_reads: int
-    """As Inductor counts them: what several parts of a concatenation read, each reads by itself."""
+    """As Inductor counts them: the same tensor read at another place counts again."""
+    moves: bool
+    """Whether something in it reads other places than it writes."""
 
 
 def _key(read: Read) -> tuple[int, int, int]:
@@ -118,24 +124,29 @@ def _stays_inside(node: _Node, readers: Sequence[Loop]) -> bool:
 
 def _node(loop: Loop, inlined: dict[int, _Node]) -> _Node:
     reads: dict[tuple[int, int, int], Read] = {}
-    names, n_operators, n_reads = {f"aten.{loop.name}"}, 1, 0
+    apart, beside = set[tuple[int, int, int]](), 0
+    inner = [inlined[read.value] for read in loop.reads if read.value in inlined]
     for read in loop.reads:
-        inner = inlined.get(read.value)
-        if inner is None:
+        if read.value not in inlined:
             reads[_key(read)] = read
-            n_reads += 1
+            apart.add(_key(read))
             continue
-        names |= inner.names
-        n_operators += inner.n_operators
-        n_reads += inner.n_reads
-        looked_at = read.n_bytes // ITEM_BYTES[read.operand.dtype]
-        for each in inner.reads.values():
+        within, looked_at = inlined[read.value], read.n_bytes // ITEM_BYTES[read.operand.dtype]
+        for each in within.reads.values():
             item = ITEM_BYTES[each.operand.dtype]
             part = each._replace(n_bytes=min(each.n_bytes, max(1, looked_at) * item))
             reads.setdefault(_key(part), part)
-    if loop.name != "cat":
-        n_reads = len(reads)
-    return _Node(loop, reads, frozenset(names), n_operators, n_reads)
+            if not within.moves:
+                apart.add(_key(part))
+        beside += within.n_reads if within.moves else 0
+    return _Node(
+        loop,
+        reads,
+        frozenset({f"aten.{loop.name}"}).union(*(each.names for each in inner)),
+        1 + sum(each.n_operators for each in inner),
+        len(apart) + beside,
+        loop.name in MOVES or any(each.moves for each in inner),
+    )
 
 
 class _Group:
@@ -213,12 +224,25 @@ class _Scheduler:
             size = self._values[value].operand.n_bytes
             for at, i in enumerate(loops):
                 for j in loops[at + 1 :]:
-                    if i != self._maker.get(value) and j - i > NEAR:
+                    made_here = i == self._maker.get(value)
+                    if not made_here and j - i > NEAR:
                         break
+                    if made_here and self._turns(value, j):
+                        continue
                     pair = (min(i, j), max(i, j))
                     scores[pair] = scores.get(pair, 0) + size
         found = [(score, i, j) for (i, j), score in scores.items()]
         return sorted(found, key=lambda each: (-each[0], each[2] - each[1], each[1]))
+
+    def _turns(self, value: int, reader: int) -> bool:
+        """Whether the reader goes through the value in another order than it is written in."""
+        shape = self._values[value].operand.shape
+        return any(
+            read.value == value
+            and read.operand.shape != shape
+            and sorted(read.operand.shape) == sorted(shape)
+            for read in self._nodes[reader].reads.values()
+        )
 
     def _may_fuse(self, one: _Group, other: _Group) -> bool:
         if one.is_call or other.is_call or len(one.nodes) + len(other.nodes) > LARGEST:
@@ -227,9 +251,7 @@ class _Scheduler:
         if between & ~(one.mask | other.mask):
             return False
         return all(
-            self._alike(a, b) or self._mixes(a, b)
-            for a in _leading(one)
-            for b in _leading(other)
+            self._alike(a, b) or self._mixes(a, b) for a in _leading(one) for b in _leading(other)
         )
 
     def _alike(self, a: Loop, b: Loop) -> bool:
@@ -354,9 +376,7 @@ class _Scheduler:
         made = {value for node in group.nodes for value in node.loop.writes}
         found: dict[tuple[int, int, int], Read] = {}
         for node in group.nodes:
-            found.update(
-                {key: read for key, read in node.reads.items() if read.value not in made}
-            )
+            found.update({key: read for key, read in node.reads.items() if read.value not in made})
         left: dict[int, int] = {}
         kept = []
         for read in sorted(found.values(), key=lambda each: -each.n_bytes):
@@ -369,8 +389,12 @@ class _Scheduler:
 
     def _size(self, read: Read) -> int:
         value = self._values[read.value]
-        return value.n_bytes if value.origin != "made" else max(
-            value.operand.n_bytes, value.operand.n_elements * ITEM_BYTES[value.operand.dtype]
+        return (
+            value.n_bytes
+            if value.origin != "made"
+            else max(
+                value.operand.n_bytes, value.operand.n_elements * ITEM_BYTES[value.operand.dtype]
+            )
         )
 
     def _writes(self, group: _Group) -> tuple[int, ...]:

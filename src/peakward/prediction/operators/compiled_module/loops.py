@@ -104,7 +104,9 @@ class Given(NamedTuple):
 
     def over(self, written: int, reads: Sequence[Read]) -> Loop:
         """A loop over the elements of a result."""
-        return self.loop("pointwise", self.made[self.writes.index(written)].n_elements, 1, reads, written)
+        return self.loop(
+            "pointwise", self.made[self.writes.index(written)].n_elements, 1, reads, written
+        )
 
     def figure(self, x: Operand, reads: Sequence[Read]) -> tuple[Read, Loop]:
         """A figure of each row of x, which stays between the operator's loops."""
@@ -129,7 +131,11 @@ def loops(given: Given) -> list[Loop]:
         return [_reduction(given, each) for each in given.writes]
     if given.name in _POINTWISE and len(given.writes) == 1:
         return [given.over(given.writes[0], _read(given))]
-    return [given.loop("call", sum(each.n_elements for each in given.made), 1, given.reads, *given.writes)]
+    return [
+        given.loop(
+            "call", sum(each.n_elements for each in given.made), 1, given.reads, *given.writes
+        )
+    ]
 
 
 def _read(given: Given) -> tuple[Read, ...]:
@@ -227,7 +233,11 @@ def _norm(given: Given) -> Iterator[Loop]:
 def _norm_backward(given: Given) -> Iterator[Loop]:
     """The gradient, x and the figures of each row → gradients of x and of the weights."""
     gradient, x, *rest = given.reads
-    figures = [each for each in rest if each.operand.n_elements * x.operand.shape[-1] == x.operand.n_elements]
+    figures = [
+        each
+        for each in rest
+        if each.operand.n_elements * x.operand.shape[-1] == x.operand.n_elements
+    ]
     for written, made in zip(given.writes, given.made, strict=True):
         if made.shape == x.operand.shape:
             row, loop = given.figure(x.operand, given.reads)
@@ -288,7 +298,9 @@ def _table_gradient(given: Given) -> Iterator[Loop]:
     reads = (*given.reads, whole(zeros, wide.operand)._replace(n_bytes=4 * added))
     yield given.loop("scatter", added, 1, reads, sums)
     if table.dtype != FLOAT:
-        yield given.loop("pointwise", table.n_elements, 1, (wide,), given.writes[0], name="_to_copy")
+        yield given.loop(
+            "pointwise", table.n_elements, 1, (wide,), given.writes[0], name="_to_copy"
+        )
 
 
 _PARTS: dict[str, Parts] = {

@@ -16,7 +16,10 @@ class Network:
 
     def edge(self, start: int, end: int, capacity: int | None) -> None:
         """An edge; None has no limit."""
-        for a, b, left in ((start, end, INFINITE if capacity is None else capacity), (end, start, 0)):
+        for a, b, left in (
+            (start, end, INFINITE if capacity is None else capacity),
+            (end, start, 0),
+        ):
             self._edges[a].append(len(self._to))
             self._to.append(b)
             self._left.append(left)

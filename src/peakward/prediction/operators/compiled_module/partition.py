@@ -110,7 +110,9 @@ def _saved(users: _Users) -> set[int]:
             network.edge(2 * value + 1, sink, None)
     for value in relevant:
         if value in users.maker and value not in kept:
-            for each in dict.fromkeys(read.value for read in users.forward[users.maker[value]].reads):
+            for each in dict.fromkeys(
+                read.value for read in users.forward[users.maker[value]].reads
+            ):
                 network.edge(2 * each + 1, 2 * value, None)
     reached = network.source_side(source, sink)
     return {value for value in relevant if 2 * value in reached and 2 * value + 1 not in reached}
@@ -129,7 +131,10 @@ def _weight(users: _Users, value: int) -> int:
 def _is_written(users: _Users, value: int) -> bool:
     if value not in users.maker:
         return True
-    loops = [*(users.forward[i] for i in users.readers.get(value, ())), *users.needed.get(value, ())]
+    loops = [
+        *(users.forward[i] for i in users.readers.get(value, ())),
+        *users.needed.get(value, ()),
+    ]
     return not all(users.fuses_into(value, each) for each in loops)
 
 
@@ -181,7 +186,9 @@ def _first_call(users: _Users, readers: Sequence[int]) -> int:
     return last
 
 
-def _with_recomputed(users: _Users, saved: Collection[int]) -> tuple[tuple[Loop, ...], tuple[Value, ...]]:
+def _with_recomputed(
+    users: _Users, saved: Collection[int]
+) -> tuple[tuple[Loop, ...], tuple[Value, ...]]:
     """The backward graph, which has of the forward loops those between what is kept and what it reads."""
     values, again = list(users.part.values), dict[int, int]()
     graph: list[Loop] = []

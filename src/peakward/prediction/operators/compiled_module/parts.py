@@ -118,6 +118,8 @@ class _Reader:
         self._handed_on: set[int] = set()
         self._written: dict[tuple[int, int], int] = {}
         """The last value that the forward pass of each part wrote to a memory."""
+        self._given_back = {compiled.seen[each.seen].memory for each in compiled.outputs}
+        self._casts: dict[tuple[int, str, tuple[Read, ...], str], int] = {}
 
     def read(self) -> Parts:
         outside = []
@@ -128,9 +130,7 @@ class _Reader:
                 outside.append(self._outside(call))
         self._returned()
         found = [self._placed(self._open[number]) for number in sorted(self._open)]
-        return Parts(
-            tuple(found), tuple(outside), self._read_outside, frozenset(self._handed_on)
-        )
+        return Parts(tuple(found), tuple(outside), self._read_outside, frozenset(self._handed_on))
 
     def _seen(self, indices: Iterable[int]) -> list[Seen]:
         return [self._compiled.seen[i] for i in indices]
@@ -178,6 +178,8 @@ class _Reader:
             )
             for each in given
         )
+        if operator.name == "aten._to_copy" and self._is_cast_before(call, reads, written[0]):
+            return
         writes = []
         for each in written:
             in_place = each.memory in self._values
@@ -200,6 +202,18 @@ class _Reader:
                 part.keep_apart,
             )
         )
+
+    def _is_cast_before(self, call: Call, reads: tuple[Read, ...], made: Seen) -> bool:
+        """Whether the pass has cast the same to the same type: then there is one of them (`fx_graph_cse`)."""
+        operator = self._operators[call.operator]
+        key = (call.part, operator.phase, reads, made.dtype)
+        if (
+            made.memory in self._given_back
+            or self._casts.setdefault(key, made.memory) == made.memory
+        ):
+            return False
+        self._values[made.memory] = self._values[self._casts[key]]
+        return True
 
     def _returned(self) -> None:
         """What parts return leaves them. A gradient that nothing outside gives is made of zeros."""
@@ -237,9 +251,7 @@ class _Reader:
     def _is_backward(self, call: Call) -> bool:
         return self._operators[call.operator].phase == "backward"
 
-    def _is_held(
-        self, number: int, call: Call, span: tuple[int, int] | None, part: _Open
-    ) -> bool:
+    def _is_held(self, number: int, call: Call, span: tuple[int, int] | None, part: _Open) -> bool:
         """Whether the value outlives its pass with no operator that reads it: the module's output, or a
         gradient. Without a backward pass nothing else outlives it."""
         assert span is not None
