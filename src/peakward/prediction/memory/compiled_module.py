@@ -2,7 +2,7 @@
 as the capture has them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from peakward.prediction.memory.timeline import WORKSPACE_BYTES, Lifetimes, Tensor, Timeline
 from peakward.prediction.operators.compiled.graph import Buffer, Graph
@@ -33,6 +33,7 @@ class _Memory:
         """The last time that a part reads what no part made."""
         self._saved: dict[tuple[int, int], dict[int, int]] = {}
         """What each part keeps, by where its forward pass is."""
+        self._tuned: set[tuple[Kernel, ...]] = set()
         self._held = defaultdict[int, list[int]](list)
         """Tensors that something eager has until an operator of the capture."""
 
@@ -123,7 +124,7 @@ class _Memory:
 
     def _carried_out(
         self,
-        kernels: Sequence[Kernel],
+        kernels: tuple[Kernel, ...],
         code: Code,
         buffers: dict[int, Buffer],
         *,
@@ -144,7 +145,10 @@ class _Memory:
             for value in kernel.writes
             if value in buffers and value in wanted
         }
-        graph.run(self._line, *results.values(), tuning=False)
+        # A train step holds more, later, than the first launches of its kernels did.
+        tuning = self._capture.pass_ != "train_step" and kernels not in self._tuned
+        self._tuned.add(kernels)
+        graph.run(self._line, *results.values(), tuning=tuning)
         return results
 
     def _write_down(
