@@ -172,7 +172,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     at: int
     """The index among the operators that lifetimes are told by."""
     part: int
-    """The number of the call of a compiled part that it computes, or whose gradient; 0 outside all of them."""
+    """The number of the call of a compiled part that it computes, or whose gradient; 0 outside all."""
     reads: tuple[int, ...]
     """Indices of `Seen`."""
     writes: tuple[int, ...]

@@ -2,7 +2,7 @@
 as the capture has them."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from peakward.prediction.memory.timeline import WORKSPACE_BYTES, Lifetimes, Tensor, Timeline
 from peakward.prediction.operators.compiled.graph import Buffer, Graph
@@ -48,13 +48,7 @@ class _Memory:
         return Lifetimes.of(sorted(found, key=lambda each: each.made), own.phases)
 
     def _run(self) -> None:
-        begins = {
-            at: (placed, code, backward)
-            for placed, code in zip(self._step.parts.parts, self._step.codes, strict=True)
-            for backward, at in ((False, placed.forward_at), (True, placed.backward_at))
-            if at is not None and (code.backward if backward else code.forward)
-            for at in [at[0]]
-        }
+        begins = dict(self._begins())
         within = {at for each in self._step.parts.parts for at in _inside(each)}
         for at in range(self._start, len(self._capture.phases)):
             self._line.enter(self._capture.phases[at])
@@ -65,6 +59,14 @@ class _Memory:
                 self._line.ops(())
             self._line.use(*self._held.pop(at, ()))
             self._now.append(max(0, len(self._line.phases) - 1))
+
+    def _begins(self) -> Iterator[tuple[int, tuple[Placed, Code, bool]]]:
+        """The first operator of each pass of each part, and whether it goes backward."""
+        for placed, code in zip(self._step.parts.parts, self._step.codes, strict=True):
+            if code.forward:
+                yield placed.forward_at[0], (placed, code, False)
+            if placed.backward_at is not None:
+                yield placed.backward_at[0], (placed, code, True)
 
     def _eager(self) -> Iterable[Tensor]:
         """What no part made; what was there before the step is there from its begin."""
@@ -131,8 +133,8 @@ class _Memory:
         kept: Iterable[int] = (),
         donated: Iterable[int] = (),
     ) -> dict[int, Buffer]:
-        """Runs a graph; gives the buffers of what it gives back. Any other that it made, or was left, a kernel
-        may write over."""
+        """Runs a graph; gives the buffers of what it gives back. Over any other that it made, or was left, a
+        kernel may write."""
         graph, wanted = Graph(), set(kept)
         wanted.update(i for i, value in enumerate(code.values) if value.leaves)
         mine = set(donated) - wanted

@@ -29,7 +29,10 @@ MOST_READS = 8
 MANY_OPERATORS = 30
 """As `MANY_READS`, of a loop of so many operators (`config.realize_opcount_threshold`)."""
 MOVES = frozenset(
-    "cat constant_pad_nd flip repeat roll select_backward slice_backward slice_scatter stack".split()
+    {
+        *("cat", "constant_pad_nd", "flip", "repeat", "roll", "stack"),
+        *("select_backward", "slice_backward", "slice_scatter"),
+    }
 )
 """Loops that read other places than they write."""
 LARGEST = 64

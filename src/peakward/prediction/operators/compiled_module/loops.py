@@ -7,40 +7,51 @@ write; a call may write several.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from math import prod
 from typing import Literal, NamedTuple
 
 from peakward.prediction.operators.tape import FLOAT, tensor
 from peakward.records.op_graph import ITEM_BYTES, Operand, Operator
 
 Kind = Literal["pointwise", "inner", "outer", "scatter", "call"]
-"""Over elements; with a reduction along the rows, or across them; adding to places that a value names; by torch,
-in a kernel of its own."""
+"""Over elements; with a reduction along the rows, or across them; adding to places that a value names; by
+torch, in a kernel of its own."""
 UNROLLED = 8
 """Sums of fewer terms are written out in a loop over elements (`config.unroll_reductions_threshold`)."""
 
-_POINTWISE = frozenset(
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_POINTWISE = _names(
     """
     abs acos acosh add addcdiv addcmul arange asin asinh atan atan2 atanh bernoulli bitwise_and
-    bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor cat ceil clamp clamp_max clamp_min
-    clone constant_pad_nd copy copysign cos cosh deg2rad diagonal_copy div elu elu_backward embedding eq erf erfc
-    erfinv exp exp2 expand_copy expm1 fill flip floor floor_divide fmax fmin fmod frac full full_like gather ge gelu
-    gelu_backward glu gt hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh
-    hardtanh_backward index index_select isfinite isinf isnan le leaky_relu leaky_relu_backward lerp log log10
-    log1p log2 log_sigmoid_backward log_sigmoid_forward logical_and logical_not logical_or logical_xor logit lt
-    masked_fill maximum minimum mish mul native_dropout_backward ne neg new_full new_ones new_zeros
-    nll_loss_backward ones ones_like polar pow prelu rand rand_like randn randn_like reciprocal relu remainder
-    repeat roll round rsqrt rsub scalar_tensor select_backward sgn sigmoid sigmoid_backward sign silu
-    silu_backward sin sinh slice_backward slice_scatter softplus softplus_backward sqrt square stack sub tan tanh
-    tanh_backward threshold threshold_backward tril triu trunc where xlogy zero zeros zeros_like _to_copy
-    """.split()
+    bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor cat ceil clamp
+    clamp_max clamp_min clone constant_pad_nd copy copysign cos cosh deg2rad diagonal_copy div
+    elu elu_backward embedding eq erf erfc erfinv exp exp2 expand_copy expm1 fill flip floor
+    floor_divide fmax fmin fmod frac full full_like gather ge gelu gelu_backward glu gt
+    hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward
+    index index_select isfinite isinf isnan le leaky_relu leaky_relu_backward lerp log log10
+    log1p log2 log_sigmoid_backward log_sigmoid_forward logical_and logical_not logical_or
+    logical_xor logit lt masked_fill maximum minimum mish mul native_dropout_backward ne neg
+    new_full new_ones new_zeros nll_loss_backward ones ones_like polar pow prelu rand rand_like
+    randn randn_like reciprocal relu remainder repeat roll round rsqrt rsub scalar_tensor
+    select_backward sgn sigmoid sigmoid_backward sign silu silu_backward sin sinh slice_backward
+    slice_scatter softplus softplus_backward sqrt square stack sub tan tanh tanh_backward
+    threshold threshold_backward tril triu trunc where xlogy zero zeros zeros_like _to_copy
+    """
 )
 RANDOM = frozenset({"bernoulli", "native_dropout", "rand", "rand_like", "randn", "randn_like"})
-_REDUCTIONS = frozenset(
-    "all amax amin any argmax argmin linalg_vector_norm logsumexp max mean min prod std sum var var_mean".split()
+_REDUCTIONS = _names(
+    """
+    all amax amin any argmax argmin linalg_vector_norm logsumexp max mean min prod std sum var
+    var_mean
+    """
 )
-_SHAPE_ALONE = frozenset(
-    "full_like new_full new_ones new_zeros ones_like rand_like randn_like zeros_like zero fill".split()
+_SHAPE_ALONE = _names(
+    """
+    fill full_like new_full new_ones new_zeros ones_like rand_like randn_like zero zeros_like
+    """
 )
 """They read nothing of what they are given."""
 
@@ -86,7 +97,8 @@ class Given(NamedTuple):
     """A call of an operator, as it is lowered."""
 
     name: str
-    index: int
+    place: int
+    """The index of the operator in the graph."""
     operator: Operator
     reads: tuple[Read, ...]
     writes: tuple[int, ...]
@@ -100,7 +112,7 @@ class Given(NamedTuple):
         """A loop of it."""
         backward = self.operator.phase == "backward"
         known = tuple(dict.fromkeys(reads))
-        return Loop(name or self.name, self.index, backward, kind, n, r, known, writes)
+        return Loop(name or self.name, self.place, backward, kind, n, r, known, writes)
 
     def over(self, written: int, reads: Sequence[Read]) -> Loop:
         """A loop over the elements of a result."""

@@ -1,7 +1,7 @@
 """Which values a compiled forward pass keeps for the backward pass, and which are computed again there.
 
-After the partitioner of torch (`_functorch/partitioners.py`, `min_cut_rematerialization_partition`, 2.11 to 2.13):
-of all cuts between what the forward pass is given and what the backward pass needs, one whose values have the
+After the partitioner of torch (`min_cut_rematerialization_partition` of `_functorch/partitioners.py`): of
+all cuts between what the forward pass is given and what the backward pass needs, one whose values have the
 least bytes, those far from the backward pass counted for more. Products, attention, draws, small figures of
 large tensors, and what a call of the backward pass reads are never computed again.
 """
@@ -71,7 +71,7 @@ class _Users:
 
     def _distances(self) -> dict[int, int]:
         """Operators between each value and the backward pass."""
-        far = {value: 1 for value in self.needed}
+        far = dict.fromkeys(self.needed, 1)
         for i in range(len(self.forward) - 1, -1, -1):
             loop = self.forward[i]
             least = min((far.get(each, _NEVER) for each in loop.writes), default=_NEVER)

@@ -236,11 +236,11 @@ class _Reader:
         }
         leaving = {part.local[each] for each in self._leaving & part.made.keys()}
         for number, call in part.made.items():
-            if self._is_held(number, call, ends[self._is_backward(call)], part):
+            if self._is_held(number, ends[self._is_backward(call)], part):
                 leaving.add(part.local[number])
         made = {part.local[each] for each in part.made}
         values = [
-            self._told(i, operand, memory, i in made, i in leaving)
+            self._told(operand, memory, made=i in made, leaves=i in leaving)
             for i, (operand, memory) in enumerate(zip(part.operands, part.memories, strict=True))
         ]
         found = part.loops if ends[True] is None else _with_zeros(part, values)
@@ -251,7 +251,7 @@ class _Reader:
     def _is_backward(self, call: Call) -> bool:
         return self._operators[call.operator].phase == "backward"
 
-    def _is_held(self, number: int, call: Call, span: tuple[int, int] | None, part: _Open) -> bool:
+    def _is_held(self, number: int, span: tuple[int, int] | None, part: _Open) -> bool:
         """Whether the value outlives its pass with no operator that reads it: the module's output, or a
         gradient. Without a backward pass nothing else outlives it."""
         assert span is not None
@@ -262,9 +262,7 @@ class _Reader:
         outlives = self._capture.lifetimes[memory].last > span[1]
         return outlives and (number not in self._read or self._capture.pass_ == "forward")
 
-    def _told(
-        self, i: int, operand: Operand, memory: int | None, made: bool, leaves: bool
-    ) -> Value:
+    def _told(self, operand: Operand, memory: int | None, *, made: bool, leaves: bool) -> Value:
         if memory is None:
             return Value(operand, operand.n_bytes, "made", leaves=False)
         lifetime = self._capture.lifetimes[memory]

@@ -1,4 +1,4 @@
-"""A captured step with its compiled parts as Inductor has them: the kernels of each part, and the eager rest."""
+"""A captured step whose parts are compiled: the kernels that Inductor makes of each, and the eager rest."""
 
 import math
 from collections import Counter
