@@ -69,7 +69,8 @@ def test_a_model_of_transformers_is_predicted(kind, precision, make_module_case)
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"compile": "default"}, "compile default is not seen"),
+        ({"compile": "max-autotune"}, "what fuses is told of the default mode"),
+        ({"compile": "default", "checkpointing": "every-block"}, "keeps of a block is not known"),
         ({"attention": "sdpa-math"}, "attention sdpa-math is not seen"),
         ({"optimizer": "adamw-fused"}, "over lists"),
         ({"loss": "fused"}, "loss fused is not seen"),
