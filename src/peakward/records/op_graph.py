@@ -202,7 +202,8 @@ class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     name: str
     """The module's class."""
     fingerprint: str
-    """A hash of the operators: two equal captures have the same one."""
+    """A hash of the operators, and of their order where some are compiled: two equal captures have the same
+    one."""
     pass_: ModulePass = msgspec.field(name="pass")
     n_parameters: int
     n_trained: int

@@ -35,7 +35,7 @@ from peakward.lab.models.operator_work import is_uncounted
 from peakward.records.case import ModulePass
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
-from peakward.records.op_graph import ModuleCapture, Operator, OpGraph
+from peakward.records.op_graph import CompiledParts, ModuleCapture, Operator, OpGraph
 
 _PLAIN = (Tensor, bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 Loss = Callable[[Any], Tensor]
@@ -117,9 +117,10 @@ def capture_module(
         raise _refusal(error, recorder.last_module) from error
     graph = OpGraph.of(map(_as_on_cuda, recorder.graph().operators))
     _check_operators(graph)
+    found = parts.found(graph, _as_on_cuda) if compiled else None
     return ModuleCapture(
         name=type(module).__name__,
-        fingerprint=hashlib.sha256(msgspec.json.encode(graph)).hexdigest()[:16],
+        fingerprint=_fingerprint(graph, found),
         pass_=pass_,
         n_parameters=sum(each.numel() for each in module.parameters()),
         n_trained=sum(each.requires_grad for each in module.parameters()),
@@ -129,7 +130,7 @@ def capture_module(
         graph=graph,
         phases=tuple(step.line.phases),
         lifetimes=step.line.lifetimes(),
-        compiled=parts.found(graph, _as_on_cuda) if compiled else None,
+        compiled=found,
     )
 
 
@@ -325,6 +326,11 @@ def _scalar(output: Any) -> Tensor:
         f"expected a loss of one element to go backward from, got {got}: give loss=, a function of the "
         "module's output"
     )
+
+
+def _fingerprint(graph: OpGraph, compiled: CompiledParts | None) -> str:
+    told = msgspec.json.encode(graph if compiled is None else (graph, compiled))
+    return hashlib.sha256(told).hexdigest()[:16]
 
 
 def _as_on_cuda(operator: Operator) -> Operator:
