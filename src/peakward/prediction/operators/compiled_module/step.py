@@ -49,7 +49,7 @@ def compiled_step(capture: ModuleCapture) -> CompiledStep:
     """The step of a capture with compiled parts."""
     parts = parts_of(capture)
     codes = tuple(compiled(placed.part) for placed in parts.parts)
-    operators = capture.graph.operators
+    operators = [msgspec.structs.replace(each, count=1) for each in capture.graph.operators]
     zeros = [
         _zeros(value)
         for placed in parts.parts
@@ -97,7 +97,7 @@ def _told(kernel: Kernel, operators: Sequence[Operator], phase: Phase) -> Operat
     """The kernel as an operator."""
     first = operators[kernel.operator]
     if kernel.kind is None:
-        return _padded(kernel, msgspec.structs.replace(first, count=1))
+        return _padded(kernel, first)
     return Operator(
         name=f"inductor.{kernel.kind}",
         phase=phase,
