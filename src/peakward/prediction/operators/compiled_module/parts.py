@@ -4,7 +4,9 @@ A value is what one operator wrote to a memory: where an operator writes in plac
 Parts that are alike, as the blocks of a model, are equal here: their values are numbered as they come.
 """
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Literal, NamedTuple
 
 from peakward.prediction.operators.compiled_module.loops import Given, Loop, Read, loops, whole
@@ -106,6 +108,7 @@ class _Reader:
     def __init__(self, capture: ModuleCapture, compiled: CompiledParts) -> None:
         self._capture, self._compiled = capture, compiled
         self._operators = capture.graph.operators
+        self._ats = sorted(each.at for each in compiled.calls)
         self._open: dict[int, _Open] = {}
         self._values: dict[int, int] = {}
         """The value of each memory."""
@@ -236,7 +239,7 @@ class _Reader:
         }
         leaving = {part.local[each] for each in self._leaving & part.made.keys()}
         for number, call in part.made.items():
-            if self._is_held(number, ends[self._is_backward(call)], part):
+            if self._is_held(number, call, ends, part):
                 leaving.add(part.local[number])
         made = {part.local[each] for each in part.made}
         values = [
@@ -251,16 +254,25 @@ class _Reader:
     def _is_backward(self, call: Call) -> bool:
         return self._operators[call.operator].phase == "backward"
 
-    def _is_held(self, number: int, span: tuple[int, int] | None, part: _Open) -> bool:
-        """Whether the value outlives its pass with no operator that reads it: the module's output, or a
-        gradient. Without a backward pass nothing else outlives it."""
-        assert span is not None
-        memory = part.memories[part.local[number]]
-        assert memory is not None
+    def _is_held(
+        self, number: int, call: Call, ends: Mapping[bool, tuple[int, int] | None], part: _Open
+    ) -> bool:
+        """Whether the value outlives its pass though nothing outside reads it: a gradient, or without gradients
+        what Python still has at the next call, as in a cache."""
+        backward = self._is_backward(call)
+        span, memory = ends[backward], part.memories[part.local[number]]
+        assert span is not None and memory is not None
         if self._values[memory] != number:
             return False
-        outlives = self._capture.lifetimes[memory].last > span[1]
-        return outlives and (number not in self._read or self._capture.pass_ == "forward")
+        last = self._capture.lifetimes[memory].last
+        if backward:
+            return last > span[1] and number not in self._read
+        return self._capture.pass_ == "forward" and last >= self._next_at(span[1])
+
+    def _next_at(self, at: int) -> float:
+        """The first call behind that one."""
+        i = bisect_right(self._ats, at)
+        return self._ats[i] if i < len(self._ats) else inf
 
     def _told(self, operand: Operand, memory: int | None, *, made: bool, leaves: bool) -> Value:
         if memory is None:

@@ -147,6 +147,28 @@ def test_logits_that_the_whole_model_returns_get_a_gradient_of_zeros():
     assert zeros("blocks") == []
 
 
+class Caching(nn.Module):
+    """Keeps what it computes on the way, as a cache of keys does."""
+
+    def __init__(self, kept):
+        super().__init__()
+        self.kept = kept
+
+    def forward(self, x):
+        key = x.exp()
+        if self.kept is not None:
+            self.kept.append(key)
+        return key.sin()
+
+
+@pytest.mark.parametrize("kept", [None, []])
+def test_what_a_part_leaves_in_a_cache_is_written(kept):
+    module = nn.Sequential(Caching(kept), Caching(None))
+    found = capture_module(module, (torch.zeros(8, 8),), compiled=list(module))
+    first = compiled_step(found).codes[0].forward
+    assert [len(each.writes) for each in first] == [1 if kept is None else 2]
+
+
 def test_a_step_is_told_alike_each_time():
     def fresh():
         module, args, _ = tower()
