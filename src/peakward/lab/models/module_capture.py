@@ -159,9 +159,9 @@ def _expect_eager(module: nn.Module) -> None:
         if wrapped or each._compiled_call_impl is not None:
             where = path or "the module itself"
             raise PeakwardError(
-                f"expected a module that runs eagerly, got one that is compiled in {where}: what "
-                "Inductor makes of it is not computed; leave compilation out for the eager step, or "
-                "measure it with `pw.measure_step`"
+                f"expected a module that runs eagerly, got one that is compiled in {where}: predict its "
+                'case with levers=("compile",) (`pw.module_case`), or measure it with '
+                "`pw.measure_step`"
             )
     expect_plain(module)
 

@@ -257,8 +257,8 @@ class _Reader:
     def _is_held(
         self, number: int, call: Call, ends: Mapping[bool, tuple[int, int] | None], part: _Open
     ) -> bool:
-        """Whether the value outlives its pass though nothing outside reads it: a gradient, or without gradients
-        what Python still has at the next call, as in a cache."""
+        """Whether the value outlives its pass though nothing outside reads it: a gradient, or, where nothing
+        trains, what Python still has at the next call, as in a cache."""
         backward = self._is_backward(call)
         span, memory = ends[backward], part.memories[part.local[number]]
         assert span is not None and memory is not None
