@@ -194,6 +194,11 @@ class CompiledParts(msgspec.Struct, frozen=True, array_like=True):
     seen: tuple[Seen, ...]
     calls: tuple[Call, ...]
     outputs: tuple[Output, ...]
+    n_module_calls: int
+    """Calls of modules in the forward pass, but for those of parts and of what is in them."""
+    whole: bool
+    """Whether the module itself is a part. Its code was then told that it is compiled, and may do other than
+    eagerly; of blocks the eager step is recorded as it is."""
 
 
 class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -214,7 +219,7 @@ class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tokens: int | None
     """Tokens in a step; None where unknown."""
     n_module_calls: int
-    """Calls of modules in the forward pass, but for those inside compiled parts."""
+    """Calls of modules in the forward pass."""
     graph: OpGraph
     """The operators of the second step."""
     phases: tuple[MemoryPhase, ...]

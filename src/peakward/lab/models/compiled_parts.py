@@ -15,9 +15,9 @@ from peakward.records.measurement import Phase
 from peakward.records.op_graph import Call, CompiledParts, Operator, OpGraph, Output, Seen
 
 _ASKED = ("is_compiling", "is_dynamo_compiling", "is_exporting")
-"""The questions that code in a part would be answered with yes. Dynamo says so of exporting too
-(transformers' `masking_utils`, of torch below 2.14): whole models then build masks that a block is given
-none of."""
+"""The questions that code in a module which is compiled as a whole is answered with yes. Dynamo says so of
+exporting too (transformers' `masking_utils`, of torch below 2.14): such models build masks that eager ones
+do not. Blocks are not told, so that one recording serves the eager step too: none of transformers' asks."""
 
 
 class PartRecorder:
@@ -29,18 +29,23 @@ class PartRecorder:
 
     Args:
         parts: the modules that would be compiled, each by itself; without any nothing is kept.
+        whole: whether that is the whole module.
         line: numbers the memory of tensors; it sees every operator first.
     """
 
     def __init__(
-        self, parts: Sequence[nn.Module] = (), line: LifetimeRecorder | None = None
+        self,
+        parts: Sequence[nn.Module] = (),
+        line: LifetimeRecorder | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
-        self._parts = parts
+        self._parts, self._whole = parts, whole
         self._line = LifetimeRecorder() if line is None else line
         self._running = [0]
         self._starts, self._made_in = [0], [0]
         """Nodes numbered `_starts[i]` to `_starts[i + 1]` were made in part `_made_in[i]`."""
-        self._n_calls = self._last = 0
+        self._n_calls = self._last = self._n_module_calls = 0
         self._phase: Phase | None = None
         self._seen: dict[Seen, int] = {}
         self._calls: list[tuple[Operator, Call]] = []
@@ -50,7 +55,7 @@ class PartRecorder:
         """Begins a phase. Operators before the first mark are not told."""
         self._phase, self._last = phase, 0
         if phase == "forward":
-            self._n_calls = 0
+            self._n_calls = self._n_module_calls = 0
 
     def keep(self, operator: Operator, given: list[Tensor], written: list[Tensor]) -> None:
         """Keeps a call, with the tensors that it is given and those that it writes."""
@@ -65,11 +70,21 @@ class PartRecorder:
         """All that was kept, whose operators are `graph`'s once `named` has renamed them."""
         places = {replace(each, count=1): i for i, each in enumerate(graph.operators)}
         calls = [replace(call, operator=places[named(each)]) for each, call in self._calls]
-        return CompiledParts(tuple(self._seen), tuple(calls), tuple(self._outputs))
+        return CompiledParts(
+            tuple(self._seen),
+            tuple(calls),
+            tuple(self._outputs),
+            self._n_module_calls,
+            self._whole,
+        )
+
+    def count_call(self) -> None:
+        """Is told each call of a module."""
+        self._n_module_calls += not self._is_inside()
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Sees calls of the parts while it lasts, and answers their code as a compiler would."""
+        """Sees calls of the parts while it lasts; a whole module's code is answered as by a compiler."""
         with ExitStack() as changes:
             for part in self._parts:
                 for hook in (
@@ -77,12 +92,11 @@ class PartRecorder:
                     part.register_forward_hook(self._leave, always_call=True),
                 ):
                     changes.callback(hook.remove)
-            for name in _ASKED:
-                changes.enter_context(patch.object(torch.compiler, name, self.is_inside))
+            for name in _ASKED if self._whole else ():
+                changes.enter_context(patch.object(torch.compiler, name, self._is_inside))
             yield
 
-    def is_inside(self) -> bool:
-        """Whether a part is running."""
+    def _is_inside(self) -> bool:
         return self._running[-1] != 0
 
     def _enter(self, *_: object) -> None:

@@ -78,7 +78,7 @@ def capture_module(
         tokens: The tokens of a step, for rates; without it the number of token ids, where the first
         input holds integers.
         compiled: Modules in it that would be compiled, one graph each; the record then also says in which
-        order their operators use which memory.
+        order their operators use which memory. The module itself is told that it is compiled.
         compute_capability: The GPU's; the kernel of attention depends on it.
 
     Raises:
@@ -93,7 +93,7 @@ def capture_module(
             f"expected tokens above 0, got {tokens!r}: leave them out where a step has none"
         )
     line = LifetimeRecorder()
-    parts = PartRecorder(compiled, line)
+    parts = PartRecorder(compiled, line, whole=any(each is module for each in compiled))
     recorder = OpRecorder(module, name=_path, parts=parts)
     step = _Step(asked, KnownValues(recorder.keep_wait), line)
     try:

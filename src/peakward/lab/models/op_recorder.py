@@ -88,7 +88,7 @@ class OpRecorder(TorchDispatchMode):
 
     @property
     def n_module_calls(self) -> int:
-        """The number of calls of the followed modules, but for those inside compiled parts."""
+        """The number of calls of the followed modules."""
         return self._paths.n_calls
 
     def __enter__(self) -> "OpRecorder":
@@ -221,7 +221,8 @@ class ModulePaths:
 
     def _entering(self, name: str) -> Callable[..., None]:
         def enter(*_: object) -> None:
-            self.n_calls += not self._parts.is_inside()
+            self.n_calls += 1
+            self._parts.count_call()
             self._running.append(name)
             self._note()
 

@@ -149,8 +149,9 @@ def compiled_module_calls(capture: ModuleCapture, step: CompiledStep, phase: Pha
     a_parameter = WITHOUT_GRADIENTS if capture.pass_ == "forward" else PARAMETER[phase]
     more = step.n_parameters - IN_A_CALL * graphs
     within = LAUNCH * launched + CALL[phase] * graphs + a_parameter * more
+    assert capture.compiled is not None
     if phase == "forward":
-        return within + OPERATOR * eager + MODULE * capture.n_module_calls
+        return within + OPERATOR * eager + MODULE * capture.compiled.n_module_calls
     return within + OPERATOR * eager + NODE * step.n_eager.get("forward", 0)
 
 
