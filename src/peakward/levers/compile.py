@@ -8,9 +8,8 @@ from peakward.records.lever import Lever
 
 
 def _unseen(case: ModuleCase, name: str, value: Value) -> str | None:
-    """What fuses in the default mode follows from the order of operators
-    (`prediction.operators.compiled_module`); what other modes do, and what is kept of a recomputed block,
-    does not."""
+    """Fusion in the default mode follows from the order of operators
+    (`prediction.operators.compiled_module`); other modes, and what is kept of a recomputed block, do not."""
     if value != "default":
         return f"{spoken(name, value)} is not seen by operators: what fuses is told of the default mode"
     mode = case.configuration.checkpointing

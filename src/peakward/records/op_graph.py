@@ -188,7 +188,7 @@ class Output(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CompiledParts(msgspec.Struct, frozen=True, array_like=True):
-    """What a compiler is given of a step, one graph for each call of a compiled part: the order of operators
+    """The step as a compiler is given it, one graph for each call of a compiled part: the order of operators
     and the memory that each reads and writes, as eager execution has them."""
 
     seen: tuple[Seen, ...]
@@ -227,7 +227,7 @@ class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     lifetimes: tuple[Lifetime, ...]
     """In the order in which they begin."""
     compiled: CompiledParts | None = None
-    """What is compiled of the step; None where nothing is. The graph and the lifetimes are of the eager step
+    """The parts that are compiled; None where nothing is. The graph and the lifetimes are of the eager step
     all the same."""
 
     @property

@@ -32,7 +32,7 @@ class _Memory:
         self._read: dict[int, int] = {}
         """The last time that a part reads what no part made."""
         self._saved: dict[tuple[int, int], dict[int, int]] = {}
-        """What each part keeps, by where its forward pass is."""
+        """The values that each part keeps, by where its forward pass is."""
         self._tuned: set[tuple[Kernel, ...]] = set()
         self._held = defaultdict[int, list[int]](list)
         """Tensors that something eager has until an operator of the capture."""
@@ -69,7 +69,7 @@ class _Memory:
                 yield placed.backward_at[0], (placed, code, True)
 
     def _eager(self) -> Iterable[Tensor]:
-        """What no part made; what was there before the step is there from its begin."""
+        """Tensors that no part made; those of before the step are there from its begin."""
         made_inside = {
             memory
             for placed in self._step.parts.parts
@@ -179,7 +179,7 @@ class _Memory:
         buffers.update({value: each for (value, _), each in zip(made, found, strict=True)})
 
     def _leave(self, placed: Placed, code: Code, results: dict[int, Buffer]) -> None:
-        """What a part gives back stays as long as whoever has it."""
+        """Lets the results of a part stay as long as whoever has them."""
         for value, buffer in results.items():
             if not code.values[value].leaves:
                 continue

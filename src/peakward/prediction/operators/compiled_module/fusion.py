@@ -50,7 +50,7 @@ class Kernel(NamedTuple):
     operator: int
     """The index of the operator that it is, or of the first that it is made of."""
     names: tuple[str, ...]
-    """Of what is fused in it."""
+    """The operators that are fused in it."""
     reads: tuple[Read, ...]
     writes: tuple[int, ...]
     made: tuple[Operand, ...]
@@ -356,7 +356,7 @@ class _Scheduler:
             yield self._kernel("outer_reduction", group, (read,), results)
 
     def _behind(self, group: _Group, finished: set[int]) -> set[int]:
-        """What the group makes of the finished sums, such as a cast."""
+        """Results that the group makes of the finished sums, such as a cast."""
         found: set[int] = set()
         for node in group.nodes:
             if any(read.value in finished | found for read in node.reads.values()):
@@ -401,7 +401,7 @@ class _Scheduler:
         )
 
     def _writes(self, group: _Group) -> tuple[int, ...]:
-        """What the graph gives back, or another kernel reads."""
+        """Results that the graph gives back, or another kernel reads."""
         return tuple(
             value
             for node in group.nodes

@@ -64,14 +64,14 @@ class Read(NamedTuple):
     offset: int
     """The number of its first element in the memory of the value."""
     n_bytes: int
-    """Those in memory."""
+    """Bytes of its elements in memory."""
 
 
 class Loop(NamedTuple):
-    """What writes one value, or a call."""
+    """A loop that writes one value, or a call."""
 
     name: str
-    """Of torch's operator, without "aten."."""
+    """The name of torch's operator, without "aten."."""
     operator: int
     """Its index in the graph."""
     backward: bool
@@ -103,7 +103,7 @@ class Given(NamedTuple):
     reads: tuple[Read, ...]
     writes: tuple[int, ...]
     made: tuple[Operand, ...]
-    """What is written."""
+    """The results."""
     new: New
 
     def loop(
@@ -151,7 +151,7 @@ def loops(given: Given) -> list[Loop]:
 
 
 def _read(given: Given) -> tuple[Read, ...]:
-    """What a loop over elements reads: of a table, the rows that are looked up."""
+    """The operands that a loop over elements reads: of a table, the rows that are looked up."""
     if given.name in _SHAPE_ALONE:
         return ()
     if given.name == "nll_loss_backward":
@@ -187,7 +187,7 @@ def _along_rows(x: Operand, result: Operand) -> bool:
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 """Calls that write to a buffer which they are given."""
 ALIGNED_ELEMENTS = 8
-"""Of 16 bits, in each dimension. Of fp32 products, where it pads to 4, none is predicted to gain."""
+"""In each dimension, of matrices in 16 bits. No fp32 product, which it pads to 4, is predicted to gain."""
 _COMPUTE_BOUND = 148.0
 """Half the FLOPs of an H100 for each byte of its memory, above whose arithmetic intensity a product is taken
 for bound by them; then padding is timed, and pays where cuBLAS has slow kernels."""

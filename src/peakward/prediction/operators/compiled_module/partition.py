@@ -1,4 +1,4 @@
-"""Which values a compiled forward pass keeps for the backward pass, and which are computed again there.
+"""Decides what a compiled forward pass keeps for the backward pass, and what is computed again there.
 
 After the partitioner of torch (`min_cut_rematerialization_partition` of `_functorch/partitioners.py`): of
 all cuts between what the forward pass is given and what the backward pass needs, one whose values have the
@@ -92,7 +92,7 @@ class _Users:
 
 
 def _is_fusible(loop: Loop) -> bool:
-    """What may be computed again may be fused; a concatenation takes in what it joins and no more."""
+    """Whether the loop may be computed again, and so be fused; a concatenation is fused into nothing."""
     return loop.kind not in ("call", "scatter") and loop.name != "cat"
 
 

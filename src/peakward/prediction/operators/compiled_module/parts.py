@@ -18,11 +18,11 @@ Origin = Literal["parameter", "given", "made", "zeros"]
 
 
 class Value(NamedTuple):
-    """What one operator wrote, or what a part is given."""
+    """The result of one operator, or a tensor that a part is given."""
 
     operand: Operand
     n_bytes: int
-    """Of the whole memory, where the part is given it."""
+    """The size; of a given value, its whole memory's."""
     origin: Origin
     leaves: bool
     """Whether it is needed outside the part."""
@@ -79,7 +79,7 @@ class _Open:
         self.calls: list[Call] = []
         self.loops: list[Loop] = []
         self.local: dict[int, int] = {}
-        """Of values by their numbers in the step."""
+        """The numbers of values in the part, by those in the step."""
         self.operands: list[Operand] = []
         self.memories: list[int | None] = []
         self.made: dict[int, Call] = {}
@@ -219,7 +219,7 @@ class _Reader:
         return True
 
     def _returned(self) -> None:
-        """What parts return leaves them. A gradient that nothing outside gives is made of zeros."""
+        """Returned values leave their parts. A gradient that nothing outside gives is made of zeros."""
         for each in self._compiled.outputs:
             part, memory = self._open.get(each.part), self._compiled.seen[each.seen].memory
             number = self._written.get((each.part, memory))

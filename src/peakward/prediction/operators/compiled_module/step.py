@@ -18,7 +18,7 @@ from peakward.records.op_graph import READ_BY_HOST, ModuleCapture, Operator, OpG
 
 
 class Code(NamedTuple):
-    """What a part is compiled to."""
+    """The kernels that a part is compiled to."""
 
     forward: tuple[Kernel, ...]
     backward: tuple[Kernel, ...]
@@ -32,7 +32,7 @@ class CompiledStep(NamedTuple):
 
     parts: Parts
     codes: tuple[Code, ...]
-    """Of each part; those of parts that are alike are one."""
+    """One for each part, and the same one for parts that are alike."""
     graph: OpGraph
     """Kernels and eager operators."""
     n_launched: Mapping[Phase, int]
