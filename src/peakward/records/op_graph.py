@@ -196,9 +196,9 @@ class CompiledParts(msgspec.Struct, frozen=True, array_like=True):
     outputs: tuple[Output, ...]
     n_module_calls: int
     """Calls of modules in the forward pass, but for those of parts and of what is in them."""
-    whole: bool
-    """Whether the module itself is a part. Its code was then told that it is compiled, and may do other than
-    eagerly; of blocks the eager step is recorded as it is."""
+    told: bool
+    """Whether a part, such as the whole model, was told that it is compiled; code may then do other than
+    eagerly. Repeated blocks are not told: the eager step is recorded as it is."""
 
 
 class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -117,7 +117,7 @@ class Forecasts:
         if case.configuration.compile != "none" or unseen(blocks) is not None:
             return self._captured_once(case)
         found = self._captured_once(blocks)
-        if isinstance(found, str) or found.compiled is None or found.compiled.whole:
+        if isinstance(found, str) or found.compiled is None or found.compiled.told:
             return self._captured_once(case)
         return msgspec.structs.replace(found, compiled=None)
 

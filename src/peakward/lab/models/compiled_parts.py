@@ -15,9 +15,10 @@ from peakward.records.measurement import Phase
 from peakward.records.op_graph import Call, CompiledParts, Operator, OpGraph, Output, Seen
 
 _ASKED = ("is_compiling", "is_dynamo_compiling", "is_exporting")
-"""The questions that code in a module which is compiled as a whole is answered with yes. Dynamo says so of
-exporting too (transformers' `masking_utils`, of torch below 2.14): such models build masks that eager ones
-do not. Blocks are not told, so that one recording serves the eager step too: none of transformers' asks."""
+"""The questions that code in a part which is told is answered with yes. Dynamo says so of
+exporting too (transformers' `masking_utils`, of torch below 2.14): a model compiled as a whole builds masks
+that an eager one does not. Repeated blocks need not be told, for none of transformers' asks; so one recording
+serves the eager step too."""
 
 
 class PartRecorder:
@@ -29,7 +30,7 @@ class PartRecorder:
 
     Args:
         parts: the modules that would be compiled, each by itself; without any nothing is kept.
-        whole: whether that is the whole module.
+        told: those of them that are told that they are compiled.
         line: numbers the memory of tensors; it sees every operator first.
     """
 
@@ -38,9 +39,11 @@ class PartRecorder:
         parts: Sequence[nn.Module] = (),
         line: LifetimeRecorder | None = None,
         *,
-        whole: bool = False,
+        told: Sequence[nn.Module] = (),
     ) -> None:
-        self._parts, self._whole = parts, whole
+        self._parts, self._told = parts, set(told)
+        self._n_told = 0
+        """Parts that run and are told."""
         self._line = LifetimeRecorder() if line is None else line
         self._running = [0]
         self._starts, self._made_in = [0], [0]
@@ -75,7 +78,7 @@ class PartRecorder:
             tuple(calls),
             tuple(self._outputs),
             self._n_module_calls,
-            self._whole,
+            bool(self._told),
         )
 
     def count_call(self) -> None:
@@ -84,7 +87,7 @@ class PartRecorder:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Sees calls of the parts while it lasts; a whole module's code is answered as by a compiler."""
+        """Sees calls of the parts while it lasts, and answers those that are told as a compiler would."""
         with ExitStack() as changes:
             for part in self._parts:
                 for hook in (
@@ -92,20 +95,25 @@ class PartRecorder:
                     part.register_forward_hook(self._leave, always_call=True),
                 ):
                     changes.callback(hook.remove)
-            for name in _ASKED if self._whole else ():
-                changes.enter_context(patch.object(torch.compiler, name, self._is_inside))
+            for name in _ASKED if self._told else ():
+                changes.enter_context(patch.object(torch.compiler, name, self._is_told))
             yield
+
+    def _is_told(self) -> bool:
+        return self._n_told > 0
 
     def _is_inside(self) -> bool:
         return self._running[-1] != 0
 
-    def _enter(self, *_: object) -> None:
+    def _enter(self, part: nn.Module, _args: object) -> None:
         self._n_calls += 1
+        self._n_told += part in self._told
         self._running.append(self._n_calls)
         self._note()
 
-    def _leave(self, _part: nn.Module, _args: object, result: object) -> None:
+    def _leave(self, part: nn.Module, _args: object, result: object) -> None:
         number = self._running.pop()
+        self._n_told -= part in self._told
         self._note()
         if self._phase is not None:
             made = tensors(result)

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from peakward.hardware.attention_backend import HOPPER, ComputeCapability
 from peakward.lab.models.compiled_parts import PartRecorder
 from peakward.lab.models.cuda_functions import AS_ON_CUDA, AsOnCuda, autocast_for_cuda
-from peakward.lab.models.given_module import expect_plain
+from peakward.lab.models.given_module import expect_plain, repeated_blocks
 from peakward.lab.models.known_values import KnownValues, not_traced
 from peakward.lab.models.lifetimes import LifetimeRecorder
 from peakward.lab.models.op_recorder import OpRecorder
@@ -78,7 +78,7 @@ def capture_module(
         tokens: The tokens of a step, for rates; without it the number of token ids, where the first
         input holds integers.
         compiled: Modules in it that would be compiled, one graph each; the record then also says in which
-        order their operators use which memory. The module itself is told that it is compiled.
+        order their operators use which memory. But for repeated blocks they are told that they are compiled.
         compute_capability: The GPU's; the kernel of attention depends on it.
 
     Raises:
@@ -93,7 +93,8 @@ def capture_module(
             f"expected tokens above 0, got {tokens!r}: leave them out where a step has none"
         )
     line = LifetimeRecorder()
-    parts = PartRecorder(compiled, line, whole=any(each is module for each in compiled))
+    blocks = set(repeated_blocks(module) or ())
+    parts = PartRecorder(compiled, line, told=[each for each in compiled if each not in blocks])
     recorder = OpRecorder(module, name=_path, parts=parts)
     step = _Step(asked, KnownValues(recorder.keep_wait), line)
     try:

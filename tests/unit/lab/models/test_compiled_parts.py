@@ -35,10 +35,11 @@ def total(y):
     return y.sum()
 
 
-def captured(module, parts, x=None, **settings):
-    given = torch.zeros(4, 8) if x is None else x
+def captured(module, parts, **settings):
     return capture_module(
-        module, (given,), **{"pass_": "train_step", "loss": total, "compiled": parts, **settings}
+        module,
+        (torch.zeros(4, 8),),
+        **{"pass_": "train_step", "loss": total, "compiled": parts, **settings},
     )
 
 
@@ -115,22 +116,22 @@ def test_what_a_part_returns_is_told_with_whether_it_may_get_a_gradient():
 def test_a_module_is_told_that_it_is_compiled_and_its_blocks_and_its_loss_are_not(whole):
     asked = []
 
-    class Asking(nn.Module):
+    class Asking(Block):
         def forward(self, x):
             asked.append(torch.compiler.is_compiling())
-            return x * 2
+            return super().forward(x)
 
-    module = nn.Sequential(Asking())
+    module = Tower()
+    module.blocks = nn.ModuleList([Asking(), Asking()])
 
     def loss(y):
         asked.append(torch.compiler.is_compiling())
         return y.sum()
 
-    parts = [module] if whole else list(module)
-    x = torch.zeros(4, 8, requires_grad=True)
-    found = captured(module.append(nn.Linear(8, 8)), parts, x, pass_="forward_backward", loss=loss)
-    assert asked == [whole, False] * 2, "in both steps"
-    assert found.compiled.whole == whole
+    parts = [module] if whole else list(module.blocks)
+    found = captured(module, parts, pass_="forward_backward", loss=loss)
+    assert asked == [whole, whole, False] * 2, "in both steps"
+    assert found.compiled.told == whole
     assert not torch.compiler.is_compiling()
 
 
