@@ -152,8 +152,6 @@ def built(case: GridCase, device: str) -> nn.Module:
     """The model as transformers makes it, in its mode and type, compiled where the case is."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from peakward.lab.models.given_module import repeated_blocks
-
     more = {} if "max_position_embeddings" in case.config else _positions(case)
     config = AutoConfig.for_model(case.kind, **case.config, **more)
     dtype = torch.bfloat16 if case.precision == "bf16" else torch.float32
@@ -161,12 +159,18 @@ def built(case: GridCase, device: str) -> nn.Module:
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.train(case.pass_ == "train_step")
-    if case.compiled == "model":
-        model.compile()
-    elif case.compiled == "blocks":
-        for block in repeated_blocks(model) or ():
-            block.compile()
+    for part in parts(case, model):
+        part.compile()
     return model
+
+
+def parts(case: GridCase, model: nn.Module) -> list[nn.Module]:
+    """The parts of the model that are compiled, each by itself."""
+    from peakward.lab.models.given_module import repeated_blocks
+
+    if case.compiled == "model":
+        return [model]
+    return list(repeated_blocks(model) or ()) if case.compiled == "blocks" else []
 
 
 def _positions(case: GridCase) -> dict[str, int]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from module_grid.cases import GridCase, built, inputs
+from module_grid.cases import GridCase, built, inputs, parts
 from peakward.api.predictions import sites
 from peakward.lab.models.module_capture import capture_module
 from peakward.prediction.memory.peak import CONTEXT_BYTES
@@ -54,11 +54,13 @@ def captured(case: GridCase) -> Captured:
 
 
 def _capture(case: GridCase) -> ModuleCapture:
+    model = built(msgspec.structs.replace(case, compiled="none"), "meta")
     return capture_module(
-        built(case, "meta"),
+        model,
         kwargs=inputs(case, "cpu"),
         pass_=case.pass_,
         autocast=case.autocast,
+        compiled=parts(case, model),
     )
 
 

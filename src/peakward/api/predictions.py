@@ -81,8 +81,8 @@ def predict(
     """Predict what a case, or any module of PyTorch, needs on a catalogued device. Nothing is run.
 
     Args:
-        case: with `device="cuda"`; or that of a module (`module_case`), eager and with its own attention; or
-            a module itself, on whatever device its tensors are.
+        case: with `device="cuda"`; or that of a module (`module_case`), eager or compiled, with its own
+            attention; or a module itself, on whatever device its tensors are.
         on: the device, such as "h100-sxm-80" or "h200".
         inputs: of a module, by position or by name; only their shapes and types are used.
         calibration: of such a device (`calibrate`), or the file that holds it; its datasheet without. One of

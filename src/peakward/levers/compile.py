@@ -2,9 +2,22 @@
 
 from typing import get_args
 
-from peakward.levers.axis import Axis, CodeHint, Needs, not_seen, seen
+from peakward.levers.axis import Axis, CodeHint, Needs, Value, seen, spoken
 from peakward.records.case import CompileScope, ConfiguredCase, ModuleCase
 from peakward.records.lever import Lever
+
+
+def _unseen(case: ModuleCase, name: str, value: Value) -> str | None:
+    """Fusion in the default mode follows from the order of operators
+    (`prediction.operators.compiled_module`); other modes, and what is kept of a recomputed block, do not."""
+    if value != "default":
+        return f"{spoken(name, value)} is not seen by operators: what fuses is told of the default mode"
+    mode = case.configuration.checkpointing
+    if mode == "none":
+        return None
+    together = f"{spoken(name, value)} with checkpointing {mode}"
+    return f"{together} is not seen by operators: what compiled code keeps of a block is not known"
+
 
 _ON_CUDA = Needs(device_types=("cuda",), needs="compiler")
 
@@ -33,7 +46,7 @@ AXIS = Axis(
             handle="model",
         ),
     },
-    unseen=not_seen("a capture sees operators as the module's code calls them, not what fuses"),
+    unseen=_unseen,
     predicted={"cuda": ("default",)},
 )
 

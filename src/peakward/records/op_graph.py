@@ -150,13 +150,65 @@ class Lifetime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The index of the last operator. Both are included."""
 
 
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor as operators see it: a stretch of a memory that has a lifetime."""
+
+    memory: int
+    """The index of its lifetime."""
+    offset: int
+    """The number of its first element."""
+    shape: tuple[int, ...]
+    dtype: str
+    """A key of `ITEM_BYTES`."""
+    n_bytes: int
+    """Bytes of its elements in memory: an expanded tensor has fewer of them there than elements."""
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """A call of an operator, in the order of the step."""
+
+    operator: int
+    """The index in the graph."""
+    at: int
+    """The index among the operators that lifetimes are told by."""
+    part: int
+    """The number of the call of a compiled part that it computes, or whose gradient; 0 outside all."""
+    reads: tuple[int, ...]
+    """Indices of `Seen`."""
+    writes: tuple[int, ...]
+
+
+class Output(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor that a call of a compiled part returns."""
+
+    part: int
+    seen: int
+    differentiable: bool
+    """Whether a backward pass may give it a gradient."""
+
+
+class CompiledParts(msgspec.Struct, frozen=True, array_like=True):
+    """The step as a compiler is given it, one graph for each call of a compiled part: the order of operators
+    and the memory that each reads and writes, as eager execution has them."""
+
+    seen: tuple[Seen, ...]
+    calls: tuple[Call, ...]
+    outputs: tuple[Output, ...]
+    n_module_calls: int
+    """Calls of modules in the forward pass, but for those of parts and of what is in them."""
+    told: bool
+    """Whether a part, such as the whole model, was told that it is compiled; code may then do other than
+    eagerly. Repeated blocks are not told: the eager step is recorded as it is."""
+
+
 class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One step of a module: its operators as CUDA has them, and every tensor's lifetime."""
 
     name: str
     """The module's class."""
     fingerprint: str
-    """A hash of the operators: two equal captures have the same one."""
+    """A hash of the operators, and of their order where some are compiled: two equal captures have the same
+    one."""
     pass_: ModulePass = msgspec.field(name="pass")
     n_parameters: int
     n_trained: int
@@ -174,6 +226,9 @@ class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The phase of each operator, from building the module to the end of its second step."""
     lifetimes: tuple[Lifetime, ...]
     """In the order in which they begin."""
+    compiled: CompiledParts | None = None
+    """The parts that are compiled; None where nothing is. The graph and the lifetimes are of the eager step
+    all the same."""
 
     @property
     def case(self) -> StepCase:

@@ -339,12 +339,18 @@ def _or_not(value: int | None) -> Cell:
 
 def guessed_kernels(times: Iterable[StepTime | Change | None]) -> str | None:
     """A note that names these operators and their effect on intervals; None where there are none. An operator
-    and its gradients share one name."""
+    and its gradients share one name, and what a compiler fuses has none."""
     found = {name for time in times if time is not None for name in time.never_measured}
-    names = sorted({each.removeprefix("peakward.").replace("_backward", "") for each in found})
-    if not names:
+    fused = {each for each in found if each.startswith("inductor.")}
+    names = sorted(
+        {each.removeprefix("peakward.").replace("_backward", "") for each in found - fused}
+    )
+    of_whom = [f"Peakward's {', '.join(names)}"] if names else []
+    if fused:
+        of_whom.append("the kernels that Inductor makes of a module")
+    if not of_whom:
         return None
     return (
-        f"No stored result has timed Peakward's {', '.join(names)}. Intervals include half to "
+        f"No stored result has timed {' and '.join(of_whom)}. Intervals include half to "
         "twice the time of these kernels and their gradients."
     )

@@ -24,6 +24,8 @@ def case(pass_="train_step", work=None, **settings):
         {"precision": "bf16"},
         {"precision": "bf16-mixed", "checkpointing": "every-block"},
         {"checkpointing": "selective"},
+        {"compile": "default"},
+        {"compile": "default", "compile_scope": "model"},
         {"pass_": "forward_backward", "precision": "fp16-mixed"},
         {"pass_": "forward", "optimizer": "adamw-fused"},
     ],
@@ -36,7 +38,8 @@ def test_what_is_seen(settings):
     ("settings", "reason"),
     [
         ({"attention": "sdpa-math"}, "attention sdpa-math is not seen"),
-        ({"compile": "default"}, "compile default is not seen"),
+        ({"compile": "max-autotune"}, "compile max-autotune is not seen"),
+        ({"compile": "default", "checkpointing": "sqrt"}, "with checkpointing sqrt is not seen"),
         ({"cuda_graphs": True}, "cuda-graphs on is not seen"),
         ({"optimizer": "adamw-fused"}, "over lists"),
         ({"loss": "fused"}, "torch's cross-entropy"),

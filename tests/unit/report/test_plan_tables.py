@@ -1,5 +1,7 @@
 """Notes under a plan's tables."""
 
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
@@ -25,3 +27,17 @@ def test_a_sequence_beyond_what_the_model_accepts_is_said_to_be(planned, more, s
     longer = msgspec.structs.replace(planned.devices[0], longest_seq_len=longest)
     note = plan_tables.memory(msgspec.structs.replace(planned, devices=(longer,))).note
     assert ("The model accepts 16,384 tokens" in (note or "")) is said
+
+
+def test_kernels_that_nobody_timed_are_named_and_what_a_compiler_fuses_as_one():
+    def note(*names):
+        return plan_tables.guessed_kernels([SimpleNamespace(never_measured=names)])
+
+    assert note() is None
+    own = note("peakward.rope", "peakward.rope_backward")
+    assert own.startswith("No stored result has timed Peakward's rope. ")
+    fused = note("inductor.pointwise", "inductor.inner_reduction")
+    assert fused.startswith(
+        "No stored result has timed the kernels that Inductor makes of a module. "
+    )
+    assert "Peakward's rope and the kernels" in note("peakward.rope", "inductor.pointwise")

@@ -7,6 +7,7 @@ import pytest
 
 from peakward.lab.levers.module_prediction import capture_case
 from peakward.levers.catalogue import lever, pull
+from peakward.prediction.planning.module import module_forecast
 from peakward.records.calibration import MatmulRate
 from peakward.records.case import StepCase
 from peakward.records.errors import PeakwardError
@@ -35,24 +36,47 @@ def test_on_a_cpu_and_on_an_unknown_device_the_reason_stands_in_its_place(studie
     assert told.why_none(studies.BASELINE) == "NVIDIA H200 NVL is not in the catalogue of devices"
 
 
-def test_a_module_is_captured_once(studies, make_module_case):
-    case, asked = make_module_case("py:tiny_gpt:build", device="cuda"), []
-
+def counting(asked):
     def capture(wanted):
         asked.append(wanted)
         return capture_case(wanted)
 
-    told = Forecasts(studies.H200, None, capture)
+    return capture
+
+
+def test_a_module_is_captured_once_for_its_eager_step_and_for_its_blocks_compiled(
+    studies, make_module_case
+):
+    asked = []
+    case = make_module_case("py:tiny_gpt:build", device="cuda")
+    compiled = pull(lever("compile"), case)
+    told = Forecasts(studies.H200, None, counting(asked))
     assert told.of(case) is told.of(case)
-    assert told.of(case).case == case
-    assert asked == [case]
+    assert (told.of(case).case, told.of(compiled).case) == (case, compiled)
+    assert asked == [compiled]
+    alone = module_forecast(capture_case(case), told.here)
+    assert told.of(case).step_s == alone.step_s
+    peak = alone.memory.peak_bytes
+    assert told.of(case).memory.peak_bytes == pytest.approx(peak, rel=1e-4), "and the targets"
+    assert told.of(compiled).memory.peak != told.of(case).memory.peak
+
+
+def test_compiled_as_a_whole_it_is_captured_for_itself(studies, make_module_case):
+    """Its code may do other than eagerly."""
+    asked = []
+    case = make_module_case("py:tiny_gpt:build", device="cuda")
+    whole = pull(lever("compile-model"), case)
+    told = Forecasts(studies.H200, None, counting(asked))
+    assert told.of(case) is not None
+    assert told.of(whole).time.bound
+    assert asked == [pull(lever("compile"), case), whole]
 
 
 def test_what_a_capture_would_not_see_is_never_asked_for(studies, make_module_case):
     told = Forecasts(studies.H200, None, unasked)
-    compiled = make_module_case("py:tiny_gpt:build", device="cuda", compile="default")
+    compiled = make_module_case("py:tiny_gpt:build", device="cuda", compile="reduce-overhead")
     assert told.of(compiled) is None
-    assert "compile default is not seen by operators" in told.why_none(compiled)
+    assert "compile reduce-overhead is not seen by operators" in told.why_none(compiled)
 
 
 def test_a_refusal_is_the_reason(studies, make_module_case):

@@ -67,8 +67,7 @@ def compile_in_place(module: nn.Module, mode: Compile, scope: CompileScope) -> U
         return _nothing
     if (replacements := rewriting.of(module)) is not None:
         return replacements.compiled(mode, scope)
-    blocks = repeated_blocks(module) if scope == "block" else None
-    parts = [module] if blocks is None else list(blocks)
+    parts = compiled_parts(module, mode, scope)
     before = [vars(each).get("_compiled_call_impl") for each in parts]
     for part in parts:
         part.compile(mode=None if mode == "default" else mode)
@@ -83,6 +82,14 @@ def compile_in_place(module: nn.Module, mode: Compile, scope: CompileScope) -> U
         torch._dynamo.reset()
 
     return undo
+
+
+def compiled_parts(module: nn.Module, mode: Compile, scope: CompileScope) -> list[nn.Module]:
+    """The modules that are compiled, each by itself."""
+    if mode == "none":
+        return []
+    blocks = repeated_blocks(module) if scope == "block" else None
+    return [module] if blocks is None else list(blocks)
 
 
 def _nothing() -> None:

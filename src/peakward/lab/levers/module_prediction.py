@@ -9,7 +9,7 @@ from peakward.hardware.attention_backend import HOPPER, ComputeCapability
 from peakward.kernels.ops.loss import api as losses
 from peakward.lab.data.feed import micro_batches
 from peakward.lab.levers import precision
-from peakward.lab.levers.module_levers import recompute
+from peakward.lab.levers.module_levers import compiled_parts, recompute
 from peakward.lab.levers.module_step import main_tensor, place
 from peakward.lab.models import module_source
 from peakward.lab.models.given_module import GivenModule
@@ -78,6 +78,9 @@ def capture_given(
         autocast=precision.AUTOCAST.get(kind),
         autocast_cache=False,  # As `precision.autocast` has it.
         tokens=round(work.tokens_per_step),
+        compiled=compiled_parts(
+            given.module, case.configuration.compile, case.configuration.compile_scope
+        ),
         compute_capability=compute_capability or _capability_here(),
     )
 

@@ -45,7 +45,7 @@ class LifetimeRecorder(TorchDispatchMode):
         from now on."""
         for tensor in claimed:
             if tensor is not None:
-                self._held_for[self._number(tensor)] = held_for
+                self._held_for[self.number(tensor)] = held_for
 
     def lifetimes(self) -> tuple[Lifetime, ...]:
         """The lifetimes of all storages so far."""
@@ -66,10 +66,11 @@ class LifetimeRecorder(TorchDispatchMode):
         self.phases.append(self._phase)
         result = func(*args, **(kwargs or {}))
         for tensor in tensors(result):
-            self._number(tensor)
+            self.number(tensor)
         return result
 
-    def _number(self, tensor: Tensor) -> int:
+    def number(self, tensor: Tensor) -> int:
+        """The index of the lifetime of its memory."""
         storage = tensor.untyped_storage()
         address = storage._cdata
         if address in self._known:

@@ -25,8 +25,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from peakward.hardware.attention_backend import HOPPER, ComputeCapability
+from peakward.lab.models.compiled_parts import PartRecorder
 from peakward.lab.models.cuda_functions import AS_ON_CUDA, AsOnCuda, autocast_for_cuda
-from peakward.lab.models.given_module import expect_plain
+from peakward.lab.models.given_module import expect_plain, repeated_blocks
 from peakward.lab.models.known_values import KnownValues, not_traced
 from peakward.lab.models.lifetimes import LifetimeRecorder
 from peakward.lab.models.op_recorder import OpRecorder
@@ -34,7 +35,7 @@ from peakward.lab.models.operator_work import is_uncounted
 from peakward.records.case import ModulePass
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
-from peakward.records.op_graph import ModuleCapture, Operator, OpGraph
+from peakward.records.op_graph import CompiledParts, ModuleCapture, Operator, OpGraph
 
 _PLAIN = (Tensor, bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 Loss = Callable[[Any], Tensor]
@@ -55,6 +56,7 @@ def capture_module(
     autocast: torch.dtype | None = None,
     autocast_cache: bool = True,
     tokens: int | None = None,
+    compiled: Sequence[nn.Module] = (),
     compute_capability: ComputeCapability = HOPPER,
 ) -> ModuleCapture:
     """The operators and tensors of the module's second step; the first one makes the tensors that stay.
@@ -75,6 +77,8 @@ def capture_module(
         as torch's does by default.
         tokens: The tokens of a step, for rates; without it the number of token ids, where the first
         input holds integers.
+        compiled: Modules in it that would be compiled, one graph each; the record then also says in which
+        order their operators use which memory. But for repeated blocks they are told that they are compiled.
         compute_capability: The GPU's; the kernel of attention depends on it.
 
     Raises:
@@ -88,8 +92,11 @@ def capture_module(
         raise PeakwardError(
             f"expected tokens above 0, got {tokens!r}: leave them out where a step has none"
         )
-    recorder = OpRecorder(module, name=_path)
-    step = _Step(asked, KnownValues(recorder.keep_wait))
+    line = LifetimeRecorder()
+    blocks = set(repeated_blocks(module) or ())
+    parts = PartRecorder(compiled, line, told=[each for each in compiled if each not in blocks])
+    recorder = OpRecorder(module, name=_path, parts=parts)
+    step = _Step(asked, KnownValues(recorder.keep_wait), line)
     try:
         with (
             untouched(module),
@@ -111,9 +118,10 @@ def capture_module(
         raise _refusal(error, recorder.last_module) from error
     graph = OpGraph.of(map(_as_on_cuda, recorder.graph().operators))
     _check_operators(graph)
+    found = parts.found(graph, _as_on_cuda) if compiled else None
     return ModuleCapture(
         name=type(module).__name__,
-        fingerprint=hashlib.sha256(msgspec.json.encode(graph)).hexdigest()[:16],
+        fingerprint=_fingerprint(graph, found),
         pass_=pass_,
         n_parameters=sum(each.numel() for each in module.parameters()),
         n_trained=sum(each.requires_grad for each in module.parameters()),
@@ -123,6 +131,7 @@ def capture_module(
         graph=graph,
         phases=tuple(step.line.phases),
         lifetimes=step.line.lifetimes(),
+        compiled=found,
     )
 
 
@@ -151,9 +160,9 @@ def _expect_eager(module: nn.Module) -> None:
         if wrapped or each._compiled_call_impl is not None:
             where = path or "the module itself"
             raise PeakwardError(
-                f"expected a module that runs eagerly, got one that is compiled in {where}: what "
-                "Inductor makes of it is not computed; leave compilation out for the eager step, or "
-                "measure it with `pw.measure_step`"
+                f"expected a module that runs eagerly, got one that is compiled in {where}: predict its "
+                'case with levers=("compile",) (`pw.module_case`), or measure it with '
+                "`pw.measure_step`"
             )
     expect_plain(module)
 
@@ -204,8 +213,8 @@ class _Asked(NamedTuple):
 class _Step:
     """One step on stand-ins of the module's parameters, buffers and inputs."""
 
-    def __init__(self, asked: "_Asked", known: KnownValues) -> None:
-        self.line, self.known = LifetimeRecorder(), known
+    def __init__(self, asked: "_Asked", known: KnownValues, line: LifetimeRecorder) -> None:
+        self.line, self.known = line, known
         self._asked, self._given = asked, (tuple(asked.args), asked.kwargs)
         self._parameters: dict[str, Tensor] = {}
         self._buffers: dict[str, Tensor] = {}
@@ -318,6 +327,11 @@ def _scalar(output: Any) -> Tensor:
         f"expected a loss of one element to go backward from, got {got}: give loss=, a function of the "
         "module's output"
     )
+
+
+def _fingerprint(graph: OpGraph, compiled: CompiledParts | None) -> str:
+    told = msgspec.json.encode(graph if compiled is None else (graph, compiled))
+    return hashlib.sha256(told).hexdigest()[:16]
 
 
 def _as_on_cuda(operator: Operator) -> Operator:

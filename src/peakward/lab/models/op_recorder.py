@@ -8,7 +8,7 @@ maybe in another thread with numbers of its own; the nodes that these calls make
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from peakward.lab.models.compiled_parts import PartRecorder
 from peakward.lab.models.operator_work import (
     ALLOCATIONS,
     bytes_read,
@@ -40,11 +41,17 @@ class OpRecorder(TorchDispatchMode):
     device: `aten._fused_rms_norm` is one on CUDA, and several others on a CPU.
 
     A kernel that is launched past the dispatcher, such as a Triton kernel, is not seen.
+
+    Args:
+        model: The model with the modules.
+        name: Turns a module's path in the model into the reported name.
+        parts: Is told of each operator; of none by default.
     """
 
-    def __init__(self, model: nn.Module, *, name: Name) -> None:
+    def __init__(self, model: nn.Module, *, name: Name, parts: PartRecorder | None = None) -> None:
         super().__init__()
-        self._paths = ModulePaths(model, name)
+        self._parts = PartRecorder() if parts is None else parts
+        self._paths = ModulePaths(model, name, self._parts)
         self._phase: Phase | None = None
         self._seen: list[Operator] = []
         self.last_module: str | None = None
@@ -53,6 +60,7 @@ class OpRecorder(TorchDispatchMode):
     def mark(self, phase: Phase | None) -> None:
         """Gives the following operators a phase. Operators before the first mark are not kept."""
         self._phase = phase
+        self._parts.mark(phase)
 
     def graph(self) -> OpGraph:
         """The operators that were kept so far."""
@@ -62,18 +70,21 @@ class OpRecorder(TorchDispatchMode):
         """Keeps that the host reads this tensor of one element, for which it waits."""
         if self._phase is None:
             return
-        self._seen.append(
-            Operator(
-                name=READ_BY_HOST,
-                phase=self._phase,
-                module=self._paths.current(),
-                inputs=operands((read,)),
-                outputs=(),
-                flops=0,
-                bytes_read=read.element_size(),
-                bytes_written=0,
-            )
+        operator = Operator(
+            name=READ_BY_HOST,
+            phase=self._phase,
+            module=self._paths.current(),
+            inputs=operands((read,)),
+            outputs=(),
+            flops=0,
+            bytes_read=read.element_size(),
+            bytes_written=0,
         )
+        self._add(operator, [read], [])
+
+    def _add(self, operator: Operator, given: list[Tensor], written: list[Tensor]) -> None:
+        self._seen.append(operator)
+        self._parts.keep(operator, given, written)
 
     @property
     def n_module_calls(self) -> int:
@@ -81,8 +92,9 @@ class OpRecorder(TorchDispatchMode):
         return self._paths.n_calls
 
     def __enter__(self) -> "OpRecorder":
-        self._following = self._paths.followed()
-        self._following.__enter__()
+        self._following = ExitStack()
+        self._following.enter_context(self._parts.followed())
+        self._following.enter_context(self._paths.followed())
         return super().__enter__()
 
     def __exit__(self, *raised: Any) -> None:
@@ -107,21 +119,20 @@ class OpRecorder(TorchDispatchMode):
         new = fresh(results, given)
         if name in ALLOCATIONS or not (changed or new):
             return
-        self._seen.append(
-            Operator(
-                name=name,
-                phase=phase,
-                module=self._paths.current(),
-                inputs=operands((*args, *kwargs.values())),
-                outputs=operands((*changed, *new)),
-                flops=flops(name, given),
-                bytes_read=bytes_read(name, given),
-                bytes_written=stored_bytes(tensors((changed, new))),
-                scattered=scattered((*given, *tensors(new))),
-                causal=is_causal(func, args, kwargs),
-                drops=drops(func, args, kwargs),
-            )
+        operator = Operator(
+            name=name,
+            phase=phase,
+            module=self._paths.current(),
+            inputs=operands((*args, *kwargs.values())),
+            outputs=operands((*changed, *new)),
+            flops=flops(name, given),
+            bytes_read=bytes_read(name, given),
+            bytes_written=stored_bytes(tensors((changed, new))),
+            scattered=scattered((*given, *tensors(new))),
+            causal=is_causal(func, args, kwargs),
+            drops=drops(func, args, kwargs),
         )
+        self._add(operator, given, tensors((changed, new)))
 
 
 def scattered(operands: Iterable[Tensor]) -> bool:
@@ -166,10 +177,11 @@ class ModulePaths:
     Args:
         model: The model with the modules.
         name: Turns a module's path in the model into the reported name.
+        parts: The compiled parts that run.
     """
 
-    def __init__(self, model: nn.Module, name: Name) -> None:
-        self._model = model
+    def __init__(self, model: nn.Module, name: Name, parts: PartRecorder) -> None:
+        self._parts = parts
         self._names = {module: name(path) for path, module in model.named_modules() if path}
         self._owners = {
             parameter: name(path.rpartition(".")[0]) for path, parameter in model.named_parameters()
@@ -210,6 +222,7 @@ class ModulePaths:
     def _entering(self, name: str) -> Callable[..., None]:
         def enter(*_: object) -> None:
             self.n_calls += 1
+            self._parts.count_call()
             self._running.append(name)
             self._note()
 

@@ -100,8 +100,8 @@ def drift(erring: Tensor, oracle: Tensor) -> float:
 
 
 def scatter(losses: Tensor, oracle: Tensor) -> float:
-    """The share that chance may make of `apart`, from second differences of the losses' errors: a steady drift
-    leaves them at 0, and independent errors at the square root of 6 times their deviation."""
+    """The share that chance may make of `apart`, from second differences of the losses' errors: a steady
+    drift leaves them at 0, independent errors at the square root of 6 times their deviation."""
     late = len(oracle) // 2
     each = (losses - oracle).diff(n=2).square().mean().sqrt() / 6**0.5
     return SURE * float(each / (len(oracle) - late) ** 0.5 / oracle[late:].abs().mean())

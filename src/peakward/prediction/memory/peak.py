@@ -10,6 +10,7 @@ from peakward.levers import optimizer
 from peakward.levers.weights import QUANTISED
 from peakward.prediction.communication import expect_shareable, model_bytes
 from peakward.prediction.memory import compiled_passes as compiled_step
+from peakward.prediction.memory.compiled_module import compiled_lifetimes
 from peakward.prediction.memory.replay import Replay, Replays, replay
 from peakward.prediction.memory.step import planned, timeline
 from peakward.prediction.memory.timeline import WORKSPACE_BYTES, Lifetimes, Tensor
@@ -192,7 +193,9 @@ def _alike(case: ModelCase) -> ModelCase:
 
 def module_lifetimes(capture: ModuleCapture) -> Lifetimes:
     """A capture's tensors, and cuBLAS's workspaces, one for the thread of the forward pass and one for
-    that of the backward pass."""
+    that of the backward pass. Of compiled parts they are those of the second step alone."""
+    if capture.compiled is not None:
+        return compiled_lifetimes(capture)
     end = len(capture.phases) - 1
     n_threads = 1 if capture.pass_ == "forward" else 2
     workspaces = [Tensor(WORKSPACE_BYTES, "workspace", 0, end)] * n_threads

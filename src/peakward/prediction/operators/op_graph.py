@@ -254,6 +254,7 @@ _CATEGORIES: dict[str, Category] = {
     "amax": "reduction",
     "linalg_vector_norm": "reduction",
     "inductor.inner_reduction": "reduction",
+    "inductor.mixed_reduction": "reduction",
     "inductor.outer_reduction": "reduction",
     "mean": "reduction",
     "sum": "reduction",

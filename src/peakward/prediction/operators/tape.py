@@ -15,8 +15,8 @@ from peakward.records.op_graph import Operand, Operator, OpGraph
 DOUBLE, FLOAT, BFLOAT, HALF = "float64", "float32", "bfloat16", "float16"
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
 INT, INT32, INT8, UINT, UINT8, BOOL = "int64", "int32", "int8", "uint64", "uint8", "bool"
-FusedKind = Literal["pointwise", "inner_reduction", "outer_reduction"]
-"""The loops of Inductor: over elements, or with a reduction along the last dimension or across it."""
+FusedKind = Literal["pointwise", "inner_reduction", "outer_reduction", "mixed_reduction"]
+"""The loops of Inductor: over elements, or with a reduction along the last dimension, across it or both."""
 _WIDTH = (BOOL, INT, HALF, BFLOAT, FLOAT, DOUBLE)
 """The types in torch's order of promotion: two types promote to the later one."""
 

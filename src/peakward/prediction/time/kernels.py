@@ -178,7 +178,7 @@ def is_guess(operator: Operator, setting: Setting, capability: ComputeCapability
         q, kernel = operator.inputs[0], attention_kernel(operator, setting)
         size = ITEM_BYTES[q.dtype]
         return relative_time(kernel, pass_, q.shape[-1], size, capability) is None
-    return operator.name in NEVER_MEASURED
+    return operator.name in NEVER_MEASURED or (setting.fusion_is_derived and bool(operator.fused))
 
 
 def attention_bytes(operator: Operator) -> int:

@@ -27,6 +27,8 @@ class Setting(NamedTuple):
     """The window of attention, which Peakward's own kernels keep to."""
     for_hopper: bool
     """Whether Peakward's own kernels of attention are."""
+    fusion_is_derived: bool = False
+    """Whether which operators a compiler fuses is told by rules, and was seen in no profile."""
 
 
 def of_case(case: ModelCase) -> Setting:
@@ -57,6 +59,11 @@ def of_module(capture: ModuleCapture) -> Setting:
         window=None,
         for_hopper=False,
     )
+
+
+def of_compiled_module(capture: ModuleCapture) -> Setting:
+    """A captured module's with compiled parts."""
+    return of_module(capture)._replace(fusion_is_derived=True)
 
 
 # Which of the reference decoder's elementwise operators read tensors with gaps.

@@ -68,7 +68,7 @@ def _factor(operator: Operator) -> float:
         return TRANSPOSED if _joins_heads(operator) else 1.0
     if operator.name == "inductor.outer_reduction":
         return OUTER
-    if _mixed(operator):
+    if operator.name == "inductor.mixed_reduction":
         return MIXED
     return PERSISTENT if _row(operator) <= LONGEST_PERSISTENT_ROW else LOOPED
 
@@ -77,13 +77,6 @@ def _joins_heads(operator: Operator) -> bool:
     """Gradients of queries, keys and values, which go side by side."""
     rows = len(operator.outputs[0].shape) == 3
     return "aten.clone" in operator.fused and operator.phase == "backward" and rows
-
-
-def _mixed(operator: Operator) -> bool:
-    """It also gives sums across rows."""
-    return "aten._fused_rms_norm_backward" in operator.fused and any(
-        len(each.shape) == 2 and each.dtype == "float32" for each in operator.outputs
-    )
 
 
 def _row(operator: Operator) -> int:

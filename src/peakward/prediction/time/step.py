@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from peakward.prediction.operators.compiled_module.step import compiled_step
 from peakward.prediction.operators.op_graph import category, op_graph
 from peakward.prediction.operators.tape import INT32
 from peakward.prediction.time import dispatch
@@ -13,7 +14,7 @@ from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.errors_seen import ELSEWHERE, FACTORS, interval
 from peakward.prediction.time.kernels import is_guess
 from peakward.prediction.time.operator_time import OperatorCost, cost
-from peakward.prediction.time.setting import Setting, of_case, of_module
+from peakward.prediction.time.setting import Setting, of_case, of_compiled_module, of_module
 from peakward.records.case import Case, ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
@@ -252,6 +253,15 @@ def module_time(capture: ModuleCapture, on: DeviceModel) -> StepTime:
     Raises:
         PeakwardError: a compute type whose rate on this device nobody knows.
     """
+    if capture.compiled is not None:
+        step = compiled_step(capture)
+        return graph_time(
+            capture.case,
+            step.graph,
+            of_compiled_module(capture),
+            lambda phase: dispatch.compiled_module_calls(capture, step, phase),
+            on,
+        )
     return graph_time(
         capture.case,
         capture.graph,

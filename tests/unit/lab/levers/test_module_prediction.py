@@ -66,10 +66,45 @@ def test_a_model_of_transformers_is_predicted(kind, precision, make_module_case)
     assert {"floor", "MFU"} <= {each.figure for each in found.absent}
 
 
+@pytest.mark.parametrize("scope", ["block", "model"])
+@pytest.mark.parametrize("source", ["hf:llama", "py:tiny_gpt:build"])
+def test_a_compiled_module_is_predicted(source, scope, make_module_case):
+    """By kernels that no stored result has timed. The tiny GPT keeps little that it could compute again."""
+    if source.startswith("hf:"):
+        pytest.importorskip("transformers")
+    workload = {"batch_size": 2048, "seq_len": 64}
+
+    def predicted(**settings):
+        given = {"device": "cuda", "precision": "bf16", "workload": workload}
+        return pw.predict(make_module_case(source, **given, **settings), "h100-sxm-80")
+
+    eager, compiled = predicted(), predicted(compile="default", compile_scope=scope)
+    assert compiled.case.configuration.compile == "default"
+    assert compiled.memory.peak_bytes < 1.01 * eager.memory.peak_bytes
+    fused = [each for each in compiled.time.never_measured if each.startswith("inductor.")]
+    assert fused
+    assert not eager.time.never_measured
+
+
+def test_kernels_that_nobody_timed_widen_the_interval(make_module_case):
+    """Of a step that the device bounds."""
+    workload = {"batch_size": 2048, "seq_len": 64}
+    intervals = [
+        pw.predict(
+            make_module_case("py:tiny_gpt:build", device="cuda", workload=workload, **more),
+            "h100-sxm-80",
+        ).step_s
+        for more in ({}, {"compile": "default"})
+    ]
+    eager, compiled = (each.high / each.low for each in intervals)
+    assert compiled > eager
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"compile": "default"}, "compile default is not seen"),
+        ({"compile": "max-autotune"}, "what fuses is told of the default mode"),
+        ({"compile": "default", "checkpointing": "every-block"}, "keeps of a block is not known"),
         ({"attention": "sdpa-math"}, "attention sdpa-math is not seen"),
         ({"optimizer": "adamw-fused"}, "over lists"),
         ({"loss": "fused"}, "loss fused is not seen"),

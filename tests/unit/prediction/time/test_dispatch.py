@@ -10,21 +10,25 @@ from torch import nn
 
 from peakward.lab.models.module_capture import capture_module
 from peakward.models.presets import model
+from peakward.prediction.operators.compiled_module.step import compiled_step
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.time import dispatch
 from peakward.prediction.time.dispatch import (
     CALL,
     FORWARD_SHARE,
+    IN_A_CALL,
     LAUNCH,
     MODULE,
     NODE,
     OPERATOR,
     OPTIMIZER,
+    PARAMETER,
     RECOMPUTED,
     REPLAY,
     calls,
     captured_calls,
     compiled_calls,
+    compiled_module_calls,
     module_calls,
 )
 from peakward.prediction.time.step import step_time
@@ -247,6 +251,45 @@ def test_compiled_steps_that_the_host_bounds():
 
 
 # The host's costs of a captured module.
+
+
+class Named(nn.Module):
+    """Two linear layers in a row, of which the first is compiled."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+        self.second = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def test_a_compiled_part_is_a_call_with_its_launches_and_parameters():
+    """A product and a loop forward; a loop, a product and a bias's sum backward, for the input needs none."""
+    module = Named()
+    found = capture_module(
+        module,
+        (torch.randn(4, 8),),
+        pass_="train_step",
+        loss=lambda y: y.sum(),
+        compiled=[module.first],
+    )
+    step = compiled_step(found)
+    assert (step.n_launched["forward"], step.n_eager["forward"]) == (2, 2)
+    assert step.n_launched["backward"] == 3
+    fewer = 2 - IN_A_CALL
+    assert compiled_module_calls(found, step, "forward") == pytest.approx(
+        CALL["forward"] + 2 * LAUNCH + fewer * PARAMETER["forward"] + 2 * OPERATOR + MODULE
+    )
+    assert compiled_module_calls(found, step, "backward") == pytest.approx(
+        CALL["backward"]
+        + 3 * LAUNCH
+        + fewer * PARAMETER["backward"]
+        + step.n_eager["backward"] * OPERATOR
+        + 2 * NODE
+    )
+    assert compiled_module_calls(found, step, "optimizer") == module_calls(found, "optimizer")
 
 
 def test_each_operator_module_and_node_costs_its_own():

@@ -58,7 +58,7 @@ HEADS, SIDE_BY_SIDE = tensor(5, 2, 25, 1000), tensor(5, 25, 2000)
         (operator("inner_reduction", ["_fused_rms_norm"], (ROW,), (ROW,)), 1.15),
         (operator("inner_reduction", ["_fused_rms_norm"], (LONG_ROW,), (LONG_ROW,)), 1.45),
         (operator("outer_reduction", ["_fused_rms_norm_backward"], (ROW, ROW), ()), 2.5),
-        (operator("inner_reduction", ["_fused_rms_norm_backward"], (HEADS,), (PARTS,)), 1.8),
+        (operator("mixed_reduction", ["_fused_rms_norm_backward"], (HEADS,), (PARTS,)), 1.8),
     ],
 )
 def test_factors_over_a_plain_addition(made, factor):

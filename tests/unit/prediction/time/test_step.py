@@ -228,6 +228,30 @@ def test_the_reference_decoder_as_anyone_s_module_takes_as_long_as_in_closed_for
         assert mine.device_s == pytest.approx(other.device_s, rel=0.02)
 
 
+@pytest.mark.parametrize("attention", ["sdpa", *in_full(["naive"])])
+@pytest.mark.parametrize("pass_", ["train_step", *in_full(["forward"])])
+def test_compiled_as_anyone_s_module_it_takes_as_long_as_in_closed_form(attention, pass_):
+    """To 2% of each phase: its kernels are told by rules there, and were read off Inductor's code here."""
+    with torch.device("meta"):
+        module = Decoder(SHAPES["small"], implementation(attention)).bfloat16()
+    ids = torch.zeros(4, 256, dtype=torch.long)
+    inputs = (ids,) if pass_ == "forward" else (ids, ids)
+    parts, on = [*module.blocks, module.readout], device(call_s=0.0)
+    found = module_time(capture_module(module, inputs, pass_=pass_, compiled=parts), on)
+    case = ModelCase(
+        model=SHAPES["small"],
+        workload=Workload(batch_size=4, seq_len=256, pass_=pass_),
+        configuration=Configuration(precision="bf16", attention=attention, compile="default"),
+        device="cuda",
+    )
+    closed = step_time(case, on)
+    for mine, other in zip(found.phases, closed.phases, strict=True):
+        assert mine.device_s == pytest.approx(other.device_s, rel=0.02)
+        assert mine.n_launches == pytest.approx(other.n_launches, rel=0.07)
+    mine, other = (each.step_s.high / each.step_s.low for each in (found, closed))
+    assert mine > other, "by the kernels that no stored result has timed"
+
+
 def test_it_stands_under_its_own_name():
     capture = capture_module(torch.nn.Linear(8, 8), (torch.randn(4, 8),), tokens=4)
     found = module_time(capture, device())

@@ -12,6 +12,7 @@ from peakward.prediction.operators.compiled import attention, kernels
 from peakward.prediction.operators.compiled.attention import KERNELS, SavedAttention
 from peakward.prediction.operators.compiled.kernels import Kernels, SavedLinear
 from peakward.prediction.operators.compiled.norms import SavedNorm, stream
+from peakward.prediction.operators.compiled.reductions import WIDEST_IN_PARTS
 from peakward.prediction.operators.linear import BLOCK, layers
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import tensor
@@ -120,10 +121,6 @@ def _gated(plan: Plan) -> Operand:
 #
 # Evidence of what Inductor fuses is of blocks with RMSNorm, RoPE and SwiGLU without biases.
 
-_WIDEST = 8192
-"""d_model, above which 132 multiprocessors have enough to do with one row of sums each, so that
-Inductor does not take a norm weight's gradient in parts."""
-
 
 def expect_covered(case: ModelCase, plan: Plan) -> None:
     """Nothing where the closed form gives the compiled case's operators.
@@ -153,7 +150,7 @@ def expect_covered(case: ModelCase, plan: Plan) -> None:
     _expect("kernel of compiled attention", plan.attention, *KERNELS)
     if plan.attention == "naive":
         _expect("n_kv_heads of compiled naive attention", shape.n_kv_heads, shape.n_heads)
-    _expect("excess of d_model over 8192", max(0, shape.d_model - _WIDEST), 0)
+    _expect("excess of d_model over 8192", max(0, shape.d_model - WIDEST_IN_PARTS), 0)
 
 
 def _expect(setting: str, got: object, *covered: object) -> None:

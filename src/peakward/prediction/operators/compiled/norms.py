@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from peakward.prediction.operators import norms
+from peakward.prediction.operators.compiled import reductions
 from peakward.prediction.operators.compiled.kernels import Kernels
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import FLOAT, of_type, tensor
@@ -14,12 +15,6 @@ from peakward.records.op_graph import Operand
 # in the backward pass the gradient that went past.
 #
 # The residual stream is written once a block: what attention adds to it stays a sum of two tensors.
-
-PART_ROWS = 128
-"""Rows that Inductor sums at once for a weight's gradient, where it sums in two steps."""
-MIXED_PART_ROWS = 16
-"""The same, where one kernel takes the sums along rows and across them."""
-_MIXED_MIN_ROWS, _MIXED_MIN_ELEMENTS = 4096, 5 * 2**20
 
 
 class SavedNorm(NamedTuple):
@@ -124,9 +119,9 @@ def _mixed(on: Kernels, plan: Plan, *norms: Normed, past: Value | None = None) -
     beside = () if past is None else (past,)
     reads = (first.saved.x, *first.reads, Value(weight(plan)), *beside)
     reads += tuple([each for norm in others for each in norm.reads])
-    parts = (partial_sums(plan, MIXED_PART_ROWS),) * len(norms)
+    parts = (partial_sums(plan, reductions.MIXED_PART_ROWS),) * len(norms)
     return on.fused(
-        "inner_reduction",
+        "mixed_reduction",
         _backward_names(plan, added=past is not None),
         reads,
         (plan.hidden, *parts),
@@ -136,20 +131,15 @@ def _mixed(on: Kernels, plan: Plan, *norms: Normed, past: Value | None = None) -
 
 
 def mixes(plan: Plan) -> bool:
-    """Whether Inductor takes a weight's gradient in the kernel that takes the last norm's.
-
-    `MixOrderReduction.can_fuse` of its `scheduler.py`: it pays where the rows are many.
-    """
-    d_model = plan.shape.d_model
-    enough = plan.tokens * d_model >= _MIXED_MIN_ELEMENTS
-    return enough and plan.tokens >= max(_MIXED_MIN_ROWS, 2 * d_model)
+    """Whether Inductor takes a weight's gradient in the kernel that takes the last norm's."""
+    return reductions.mixes(plan.tokens, plan.shape.d_model)
 
 
 def _sum_parts(on: Kernels, plan: Plan, *norms: Normed) -> list[Value]:
     """Sums the gradients of all these weights in one kernel, part by part of the rows."""
     reads = (norms[0].saved.x, *(each for norm in norms for each in norm.reads))
     names = _backward_names(plan, added=any(each.saved.added for each in norms))
-    parts = (partial_sums(plan, PART_ROWS),) * len(norms)
+    parts = (partial_sums(plan, reductions.PART_ROWS),) * len(norms)
     return list(on.fused("outer_reduction", names, reads, parts))
 
 

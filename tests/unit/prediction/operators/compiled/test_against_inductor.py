@@ -64,7 +64,7 @@ def found(row):
 
 def stated(row):
     kinds = {"inductor.pointwise": "pointwise", "aten.sum": "sum"}
-    kinds |= {f"inductor.{each}_reduction": "reduction" for each in ("inner", "outer")}
+    kinds |= {f"inductor.{each}_reduction": "reduction" for each in ("inner", "outer", "mixed")}
     kinds |= {"aten.mm": "product", "aten.bmm": "product"}
     module = "blocks.*" if row["which"] == "block" else "readout"
     counts = Counter()

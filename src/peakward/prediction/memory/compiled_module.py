@@ -1,0 +1,201 @@
+"""Tensors of a captured step whose parts are compiled: each part's by Inductor's rules for buffers, the rest
+as the capture has them."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from peakward.prediction.memory.timeline import WORKSPACE_BYTES, Lifetimes, Tensor, Timeline
+from peakward.prediction.operators.compiled.graph import Buffer, Graph
+from peakward.prediction.operators.compiled_module.fusion import Kernel
+from peakward.prediction.operators.compiled_module.parts import Placed
+from peakward.prediction.operators.compiled_module.step import Code, CompiledStep, compiled_step
+from peakward.records.op_graph import ModuleCapture
+
+
+def compiled_lifetimes(capture: ModuleCapture) -> Lifetimes:
+    """All tensors of the second step, in which what stays is there already."""
+    return _Memory(capture, compiled_step(capture)).lifetimes()
+
+
+class _Memory:
+    """Carries the step out on a timeline, whose operators are the kernels and the eager calls."""
+
+    def __init__(self, capture: ModuleCapture, step: CompiledStep) -> None:
+        assert capture.compiled is not None
+        self._capture, self._step = capture, step
+        self._line = Timeline()
+        self._start = capture.compiled.calls[0].at
+        self._now: list[int] = []
+        """The time of each operator of the capture, from `_start` on."""
+        self._places: dict[int, int] = {}
+        """On the timeline, of memories that compiled parts made."""
+        self._read: dict[int, int] = {}
+        """The last time that a part reads what no part made."""
+        self._saved: dict[tuple[int, int], dict[int, int]] = {}
+        """The values that each part keeps, by where its forward pass is."""
+        self._tuned: set[tuple[Kernel, ...]] = set()
+        self._held = defaultdict[int, list[int]](list)
+        """Tensors that something eager has until an operator of the capture."""
+
+    def lifetimes(self) -> Lifetimes:
+        """The whole of it."""
+        self._run()
+        own = self._line.lifetimes()
+        end = len(own.phases) - 1
+        n_threads = 1 if self._capture.pass_ == "forward" else 2
+        workspaces = [Tensor(WORKSPACE_BYTES, "workspace", 0, end)] * n_threads
+        found = [*workspaces, *self._eager(), *own.tensors()]
+        return Lifetimes.of(sorted(found, key=lambda each: each.made), own.phases)
+
+    def _run(self) -> None:
+        begins = dict(self._begins())
+        within = {at for each in self._step.parts.parts for at in _inside(each)}
+        for at in range(self._start, len(self._capture.phases)):
+            self._line.enter(self._capture.phases[at])
+            if at in begins:
+                placed, code, backward = begins[at]
+                (self._backward if backward else self._forward)(placed, code)
+            elif at not in within:
+                self._line.ops(())
+            self._line.use(*self._held.pop(at, ()))
+            self._now.append(max(0, len(self._line.phases) - 1))
+
+    def _begins(self) -> Iterator[tuple[int, tuple[Placed, Code, bool]]]:
+        """The first operator of each pass of each part, and whether it goes backward."""
+        for placed, code in zip(self._step.parts.parts, self._step.codes, strict=True):
+            if code.forward:
+                yield placed.forward_at[0], (placed, code, False)
+            if placed.backward_at is not None:
+                yield placed.backward_at[0], (placed, code, True)
+
+    def _eager(self) -> Iterable[Tensor]:
+        """Tensors that no part made; those of before the step are there from its begin."""
+        made_inside = {
+            memory
+            for placed in self._step.parts.parts
+            for memory, value in zip(placed.memories, placed.part.values, strict=False)
+            if memory is not None and value.origin == "made"
+        }
+        for memory, each in enumerate(self._capture.lifetimes):
+            if each.last < self._start or (memory in made_inside and each.made >= self._start):
+                continue
+            last = max(self._time(each.last), self._read.get(memory, 0))
+            yield Tensor(each.n_bytes, each.held_for, self._time(each.made), last)
+
+    def _time(self, at: int) -> int:
+        return self._now[at - self._start] if at > self._start else 0
+
+    def _forward(self, placed: Placed, code: Code) -> None:
+        buffers = self._given(placed, code)
+        results = self._carried_out(code.forward, code, buffers, kept=code.saved)
+        self._line.use(*self._placed(placed, code))
+        self._leave(placed, code, results)
+        saved = {each: buffers[each].place for each in code.saved if each in buffers}
+        self._line.saved(*saved.values())
+        self._saved[placed.forward_at] = saved
+
+    def _backward(self, placed: Placed, code: Code) -> None:
+        buffers = self._given(placed, code)
+        own = self._saved.pop(placed.forward_at, {})
+        for value, tensor in own.items():
+            buffers[value] = Buffer(code.values[value].operand, tensor)
+        zeros = {
+            value: self._line.op(each.n_bytes)
+            for value, each in enumerate(code.values)
+            if each.origin == "zeros"
+        }
+        buffers |= {value: Buffer(code.values[value].operand, at) for value, at in zeros.items()}
+        results = self._carried_out(code.backward, code, buffers, donated=own)
+        # Autograd holds what it gives until the call is over.
+        self._line.use(*self._placed(placed, code, but=own), *zeros.values())
+        self._leave(placed, code, results)
+
+    def _given(self, placed: Placed, code: Code) -> dict[int, Buffer]:
+        """Buffers of what other parts made."""
+        return {
+            value: Buffer(code.values[value].operand, self._places[memory])
+            for value, memory in enumerate(placed.memories)
+            if memory in self._places and code.values[value].origin != "made"
+        }
+
+    def _placed(self, placed: Placed, code: Code, but: Iterable[int] = ()) -> list[int]:
+        """Tensors of other parts, which the caller has until the call is over."""
+        left = set(but)
+        given = self._given(placed, code)
+        return [each.place for value, each in given.items() if value not in left]
+
+    def _carried_out(
+        self,
+        kernels: tuple[Kernel, ...],
+        code: Code,
+        buffers: dict[int, Buffer],
+        *,
+        kept: Iterable[int] = (),
+        donated: Iterable[int] = (),
+    ) -> dict[int, Buffer]:
+        """Runs a graph; gives the buffers of what it gives back. Over any other that it made, or was left, a
+        kernel may write."""
+        graph, wanted = Graph(), set(kept)
+        wanted.update(i for i, value in enumerate(code.values) if value.leaves)
+        mine = set(donated) - wanted
+        for kernel in kernels:
+            self._write_down(graph, kernel, buffers, mine)
+            mine.update(set(kernel.writes) - wanted)
+        results = {
+            value: buffers[value]
+            for kernel in kernels
+            for value in kernel.writes
+            if value in buffers and value in wanted
+        }
+        # A train step holds more, later, than the first launches of its kernels did.
+        tuning = self._capture.pass_ != "train_step" and kernels not in self._tuned
+        self._tuned.add(kernels)
+        graph.run(self._line, *results.values(), tuning=tuning)
+        return results
+
+    def _write_down(
+        self, graph: Graph, kernel: Kernel, buffers: dict[int, Buffer], mine: set[int]
+    ) -> None:
+        reads = [buffers[each.value] for each in kernel.reads if each.value in buffers]
+        made = [(v, o) for v, o in zip(kernel.writes, kernel.made, strict=True) if o.n_bytes]
+        operands = tuple(operand for _, operand in made)
+        if kernel.kind is not None:
+            over = next(
+                (
+                    each.value
+                    for each in kernel.reads
+                    if made and each.value in mine and each.operand.dtype == operands[0].dtype
+                    if each.n_bytes == operands[0].n_bytes
+                ),
+                None,
+            )
+            found = graph.fused(
+                *reads, writes=operands, over=None if over is None else buffers[over]
+            )
+        elif len(made) == 1 and kernel.is_product:
+            found = (graph.product(*reads, writes=operands[0]),)
+        else:
+            found = graph.operator(*reads, writes=operands)
+        buffers.update({value: each for (value, _), each in zip(made, found, strict=True)})
+
+    def _leave(self, placed: Placed, code: Code, results: dict[int, Buffer]) -> None:
+        """Lets the results of a part stay as long as whoever has them."""
+        for value, buffer in results.items():
+            if not code.values[value].leaves:
+                continue
+            memory = placed.memories[value]
+            assert memory is not None
+            self._places[memory] = buffer.place
+            lifetime = self._capture.lifetimes[memory]
+            if lifetime.held_for == "gradients":
+                self._line.gradients(buffer.place)
+            elif memory in self._step.parts.read_outside:
+                self._held[self._step.parts.read_outside[memory]].append(buffer.place)
+            elif memory not in self._step.parts.handed_on:
+                self._held[lifetime.last].append(buffer.place)
+
+
+def _inside(placed: Placed) -> Iterable[int]:
+    for span in (placed.forward_at, placed.backward_at):
+        if span is not None:
+            yield from range(span[0], span[1] + 1)
