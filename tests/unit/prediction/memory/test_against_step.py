@@ -145,8 +145,8 @@ OWN = [
     *(({"n_kv_heads": 2}, {**FUSED, "precision": precision}) for precision in ("fp32", "bf16")),
     (EXPERTS, {"swiglu": "fused"}),
     (GPT2, {"norm": "fused", "precision": "bf16-mixed"}),
-    *(({}, {"precision": "fp8", "checkpointing": mode}) for mode in ("none", "selective")),
-    *((GPT2, {"precision": "fp8", "checkpointing": mode}) for mode in ("none", "selective")),
+    *(({}, {"precision": "fp8", "checkpointing": mode}) for mode in MODES),
+    *((GPT2, {"precision": "fp8", "checkpointing": mode}) for mode in MODES),
     *(
         ({"tied_head": tied}, {"norm": "fused", "loss": loss, "precision": precision})
         for tied in (False, True)
@@ -176,7 +176,7 @@ def unstarted(monkeypatch):
         yield
 
 
-def _of_nothing(a, b, _a, _b, _bias=None, _scale=None, out_dtype=None, use_fast_accum=False):  # noqa: ARG001, PLR0917
+def _of_nothing(a, b, _a, _b, _bias=None, _scale=None, out_dtype=None, use_fast_accum=False):
     return a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype)
 
 
