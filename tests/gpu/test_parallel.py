@@ -44,7 +44,7 @@ def test_a_hung_rank_is_named_over_nccl():
 def layout_case(layout):
     return LayoutCase(
         model=model("medium"),
-        workload=Workload(batch_size=4, seq_len=512),
+        workload=Workload(batch_size=8, seq_len=1024),
         configuration=Configuration(precision="bf16", attention="sdpa", optimizer="adamw-fused"),
         layout=layout,
         device="cuda",

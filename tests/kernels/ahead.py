@@ -29,6 +29,8 @@ from triton.runtime.jit import JITFunction
 LAUNCHES = Path(__file__).parent / "launches"
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 FIGURES = ("registers", "stack_bytes", "shared_bytes")
+STACK_POINTER = re.compile(r"\bR1\b")
+"""The register that every kernel begins by loading."""
 _RUN = JITFunction.run
 
 
@@ -89,19 +91,23 @@ def _taken(kernel: Any) -> dict[str, Any]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
         cubin.write(kernel.asm["cubin"])
         cubin.flush()
-        text = subprocess.run(
-            [TOOLS / "cuobjdump", "--dump-resource-usage", cubin.name],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
+        text = _told("cuobjdump", "--dump-resource-usage", cubin.name)
+        code = _told("nvdisasm", "-c", cubin.name)
     registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", text).groups()
+    n_named = sum(bool(STACK_POINTER.search(line)) for line in code.splitlines())
     return {
+        # ptxas 12.8 was seen to take it for a number that it had lost.
+        "stray_reads": max(0, n_named - 1) if stack == "0" else 0,
         "kernel": kernel.metadata.name,
         "registers": int(registers),
         "stack_bytes": int(stack),
         "shared_bytes": kernel.metadata.shared,
     }
+
+
+def _told(tool: str, *arguments: str) -> str:
+    done = subprocess.run([TOOLS / tool, *arguments], check=True, capture_output=True, text=True)
+    return done.stdout
 
 
 def main(options: argparse.Namespace) -> None:

@@ -51,12 +51,12 @@ TAKEN: dict[str, tuple[object, ...]] = {
     "compile": ("none", "default"),
     "compile_scope": ("block",),
     "cuda_graphs": (False,),
-    "checkpointing": ("none",),
+    "checkpointing": ("none", "every-block"),
     "optimizer": ("adamw-foreach", "adamw-fused"),
     "weights": ("dense",),
 }
 """The values that the step of several ranks knows on an axis; it takes every value of the others."""
-CHOSEN = {axis: TAKEN[axis] for axis in ("precision", "compile", "optimizer")}
+CHOSEN = {axis: TAKEN[axis] for axis in ("precision", "compile", "checkpointing", "optimizer")}
 """The axes that a user's module leaves to be chosen."""
 SCREENED = Protocol(phases=False, min_steps=10, max_steps=10)
 CONFIRMED = Protocol(phases=False, min_steps=40, max_steps=40)
@@ -130,7 +130,7 @@ def share(
     left: dict[Protocol, list[str]] = {SCREENED: [], CONFIRMED: []}
     with session.opened(db, here, observer) as opened:
         sweep = opened.sweep
-        setting = read_setting(sweep, Scope("small"))
+        setting = read_setting(sweep.environment, Scope("small"))
         sweep.workers.left_s = lambda: ends_s - monotonic()
 
         def gather(lab: Recorder) -> None:

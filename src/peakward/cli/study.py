@@ -33,7 +33,7 @@ from peakward.report.document import Document, TableBlock
 from peakward.studies import registry
 from peakward.studies.attention_arms import PRECISIONS
 from peakward.studies.scope import Scope, default_scope, grid
-from peakward.studies.setting import Setting
+from peakward.studies.setting import read_setting
 
 MAX_WORKERS = 1024
 """The most workers that an option takes; how many are sensible depends on the machine."""
@@ -100,7 +100,7 @@ def main(given: Options, command: str) -> int:
     _refuse_unused(names, scope)
     _refuse_unfit(scope, here)
     _refuse_unstudied(given.name, scope, here)
-    setting = _setting(scope, here)
+    setting = read_setting(here.environment, scope)
     planned = [case for each in specifications for case, _ in each.plan(setting)]
     _prepare_text(planned)
     targets = output.targets(given.results)
@@ -197,18 +197,6 @@ def _prepare_text(cases: Iterable[Case]) -> None:
     }
     for (_, _, vocab_size, seq_len), data in read.items():
         prepare(data, vocab_size=vocab_size, seq_len=seq_len)
-
-
-def _setting(scope: Scope, here: Machine) -> Setting:
-    from peakward.lab.measure import probe
-
-    return Setting(
-        scope=scope,
-        environment=here.environment,
-        has_compiler=here.has_compiler,
-        has_tokenizers=probe.has_tokenizers(),
-        has_smollm2=probe.has_smollm2(),
-    )
 
 
 def _refuse_unused(names: Sequence[str], scope: Scope) -> None:

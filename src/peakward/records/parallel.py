@@ -64,8 +64,8 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class RankUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The memory and the traffic of a training step on one rank. Memory is what torch's allocator gave out,
-    None on a CPU."""
+    """The memory and the traffic of a training step on one rank. Memory is what torch's allocator gave out:
+    None on a CPU, and where an arm before this one has left much of its own."""
 
     built_bytes: int | None = None
     """After construction, before the first step."""
@@ -77,8 +77,8 @@ class RankUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Parameters, gradients and optimiser state between steps, counted on any device."""
     sent: tuple[Sent, ...] = ()
     communication_s: float | None = None
-    """The time in a profiled step in which kernels of collectives ran, waits for other ranks included; None
-    on a CPU."""
+    """The time of a profiled step in which kernels of collectives ran, waits for other ranks included: the
+    mean of some; None on a CPU."""
     exposed_s: float | None = None
     """The part of it in which no other kernel ran."""
 

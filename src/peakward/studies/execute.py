@@ -42,7 +42,7 @@ def execute(
         PeakwardError: no such study.
     """
     spec = specification(name)
-    setting = read_setting(lab, scope)
+    setting = read_setting(lab.environment, scope)
     return carry_out(
         lab,
         name=name,

@@ -12,7 +12,6 @@ from peakward.hardware import devices
 from peakward.prediction.parallel.layouts import layout_forecast
 from peakward.prediction.planning.site import site
 from peakward.records.case import ConfiguredCase, DeviceType, LayoutCase, ModelCase, Precision
-from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.records.layout import SHARDING, Layout, expect_shared
 from peakward.records.layouts import LayoutForecast, RankMemory
@@ -183,16 +182,16 @@ def predicted(row: ShRow, environment: Environment) -> LayoutForecast | None:
     known = devices.match(environment.device_name, environment.device_memory_bytes)
     if known is None or row.point.case.device != "cuda":
         return None
-    return _predicted(row.point.case, known)
+    return _predicted(row.point.case, known.key)
 
 
 @cache
-def _predicted(case: LayoutCase, device: Device) -> LayoutForecast | None:
+def _predicted(case: LayoutCase, device: str) -> LayoutForecast | None:
     alone = case.of_one_rank
     if not isinstance(alone, ModelCase):
         return None
     try:
-        return layout_forecast(alone, site(device), case.layout)
+        return layout_forecast(alone, site(devices.device(device)), case.layout)
     except PeakwardError:
         return None
 
@@ -338,7 +337,7 @@ def tables() -> tuple[Callable[[View[Any]], Iterable[Table]], ...]:
             (RANKS, STRATEGY, SENT, HIDDEN),
             lambda view: [row for row in view.rows if sent_bytes(row)],
             note="Bytes are those of whole tensors, as in nccl-tests. Hidden is the share of the time of "
-            "NCCL's kernels in which others ran, in one profiled step.",
+            "NCCL's kernels in which others ran, in profiled steps.",
         ),
         table(
             "Predicted beside measured",

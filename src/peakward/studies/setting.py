@@ -1,7 +1,6 @@
 """The setting that a study's plan depends on: the scope, and what this machine can do."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -9,9 +8,6 @@ from peakward.levers.catalogue import case_obstacle
 from peakward.records.case import DeviceType, ModelCase, Precision
 from peakward.records.measurement import Environment, Protocol
 from peakward.studies.scope import Grid, Scope, grid
-
-if TYPE_CHECKING:
-    from peakward.lab.measure.sweep import Sweep
 
 TIMED_S = {"small": 0.5, "corners": 1.0, "full": 5.0}
 """Timed seconds a case where the user sets none."""
@@ -81,15 +77,15 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return tuple(dict.fromkeys(f"Not run: {each}." for each in reasons if each is not None))
 
 
-def read_setting(lab: "Sweep", scope: Scope) -> Setting:
-    """The setting of a live lab."""
+def read_setting(environment: Environment, scope: Scope) -> Setting:
+    """The setting of this machine."""
     from peakward.lab.measure import nvml, probe
 
     return Setting(
         scope=scope,
-        environment=lab.environment,
+        environment=environment,
         has_compiler=probe.has_compiler(),
         has_tokenizers=probe.has_tokenizers(),
         has_smollm2=probe.has_smollm2(),
-        n_gpus=len(nvml.visible_names()) if lab.environment.device_type == "cuda" else 0,
+        n_gpus=len(nvml.visible_names()) if environment.device_type == "cuda" else 0,
     )

@@ -25,7 +25,7 @@ def fixed_setting(monkeypatch, setting):
     monkeypatch.setattr(
         execute_module,
         "read_setting",
-        lambda lab, scope: setting(scope, lab.environment.device_type),
+        lambda environment, scope: setting(scope, environment.device_type),
     )
 
 

@@ -1,5 +1,6 @@
 """What `collectives` and `parallel` conclude from a lab whose rates and efficiencies are known."""
 
+import msgspec
 import pytest
 
 from peakward.models.presets import model
@@ -139,3 +140,15 @@ def test_candidates_of_a_search_can_all_be_shared():
         for each in layouts.candidates(n, 4, 32):
             assert each.n_ranks == n
             expect_shared(each, model("2.7B"), 4)
+
+
+def test_a_catalogued_device_has_its_predictions_beside_what_was_measured(setting, gathered, rows):
+    here = setting("corners", "cuda")
+    known = msgspec.structs.replace(
+        here.environment, device_name="NVIDIA H100 80GB HBM3", device_memory_bytes=80 * 2**30
+    )
+    here = msgspec.structs.replace(here, environment=known)
+    made = parallel.STUDY.parts(gathered(parallel.STUDY, here), here)
+    (table,) = [each for each in made.tables if each.title == "Predicted beside measured"]
+    predicted = {each["layout"]: each["predicted"] for each in rows(table)}
+    assert predicted["one rank"] > 0 and predicted["fsdp 2"] > predicted["one rank"]

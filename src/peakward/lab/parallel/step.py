@@ -116,7 +116,8 @@ class ParallelStep:
         if isinstance(module, Decoder) and layout.tp > 1:
             synchronise(module, mesh["tp"].get_group())
             tensor.split(module, mesh["tp"])
-        self._whole = module
+        # Not the module: a rank of a pipeline lets go of the other ranks' stages.
+        self._shape = module.shape if isinstance(module, Decoder) else None
         if compiled:
             compile_blocks(module)
         self._spread: tuple[Spread, ...]
@@ -195,8 +196,8 @@ class ParallelStep:
         for name, held in tensors.items():
             full = held.full_tensor() if isinstance(held, DTensor) else held
             order = None
-            if isinstance(self._whole, Decoder):
-                order = tensor.whole_order(name, self._whole.shape, self.layout.tp)
+            if self._shape is not None:
+                order = tensor.whole_order(name, self._shape, self.layout.tp)
             found[name] = full if order is None else full[order.to(full.device)]
         return found
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from peakward.lab.levers import precision
+from peakward.lab.levers.module_levers import recompute
 from peakward.lab.levers.module_step import calls_of, expect_fp32, place
 from peakward.lab.models import decoder, module_source
 from peakward.lab.parallel.step import Around, Batch, LossOf, decoder_loss
@@ -33,11 +34,13 @@ def subject(case: ModelCase | ModuleCase, layout: Layout, device: torch.device) 
     """The case's own.
 
     Raises:
-        PeakwardError: a source that cannot be built, or parameters that are not in fp32.
+        PeakwardError: a source that cannot be built, parameters that are not in fp32, or no repeated blocks
+            to be recomputed.
     """
     found = (
         _module(case, device) if isinstance(case, ModuleCase) else _decoder(case, layout, device)
     )
+    recompute(found.module, case.configuration.checkpointing)
     if layout.data in SHARDING:  # They compute in 16 bits by a policy of their own.
         return found
     return found._replace(

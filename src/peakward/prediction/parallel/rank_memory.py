@@ -1,6 +1,7 @@
 """The memory of the rank of a layout that needs most, at the peak of its step.
 
-Held to what torch's allocator gave out on two H200s (tests/accuracy/test_layouts_of_two_gpus.py).
+Held to what torch's allocator gave out on two H200s and four H100s
+(tests/accuracy/test_layouts_of_several_gpus.py).
 """
 
 from collections.abc import Sequence
@@ -37,9 +38,9 @@ def _of_rank(
     n_blocks, has_last = sum(each.n_blocks for each in own), any(each.is_last for each in own)
     p, rest = sum(each.parameters(costs) for each in own), sum(each.rest(costs) for each in own)
     held, summed, moments, held_whole = item * p, item * p, 2 * item * p, 0
-    # Micro-batches add to what is there. Of `xl` on two H200s ddp's buckets were there between steps, and
-    # zero1's were not (results/2026-11-27-h200-parallel).
-    in_buckets = layout.dp > 1 and layout.data == "ddp"
+    # Micro-batches add to what is there. torch's DistributedDataParallel keeps its buckets between steps
+    # (results/2026-11-28-h100-study-parallel: ddp and zero1, whatever the size of the buckets).
+    in_buckets = layout.dp > 1 and layout.data in ("ddp", "zero1")
     has_gradients = in_buckets or layout.n_micro_batches > 1
     if layout.data in SHARDING:
         blocks = GATHERED_BLOCKS * costs.block_parameters + rest

@@ -1,10 +1,14 @@
 """The ranks of the tests of layouts: three steps beside a single process's, in fp64."""
 
+import gc
+import weakref
+
 import msgspec
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from peakward.lab.levers.module_levers import recompute
 from peakward.lab.models import decoder
 from peakward.lab.parallel import ranks
 from peakward.lab.parallel.step import ParallelStep
@@ -117,13 +121,21 @@ def compare(rank, arguments, tell):
                 case["kind"],
                 case["optimizer"],
                 case.get("compiled", False),
+                case.get("checkpointing", "none"),
             )
         )
     return found
 
 
-def _case(rank, layout, kind, optimizer, compiled=False):
+def _case(rank, layout, kind, optimizer, compiled=False, checkpointing="none"):
     module = made(kind).to(rank.device)
+    recompute(module, checkpointing)
+    calls = []
+    if not compiled:
+        for each in module.blocks:
+            each.register_forward_hook(lambda *_: calls.append("once"))
+            first = next(part for part in each.modules() if isinstance(part, nn.Linear))
+            first.register_forward_hook(lambda *_: calls.append("computed"))
     if rank.number and layout.tp == layout.pp == 1 and layout.dp > 1:
         with torch.no_grad():
             for each in [*module.parameters(), *module.buffers()]:
@@ -152,6 +164,7 @@ def _case(rank, layout, kind, optimizer, compiled=False):
         "gradients": _apart(received, gradients),
         "n_gradients": len(received),
         "losses": losses,
+        "computed": calls.count("computed") / max(1, calls.count("once")),
         "held": held,
         "alone": {
             "parameters": sum(
@@ -168,3 +181,16 @@ def _apart(found, wanted):
         (float((each.cpu() - wanted[name]).abs().max()) for name, each in found.items()),
         default=0.0,
     )
+
+
+def stages_left(rank, arguments, tell):
+    """The blocks that are alive on this rank of a pipeline when nobody but its step has the model."""
+    tell(1, "building")
+    module = made("rope")
+    blocks = [weakref.ref(each) for each in module.blocks]
+    layout = Layout(pp=2, n_micro_batches=2)
+    step = ParallelStep(module, layout, ranks.mesh(layout, rank), optimizer=torch.optim.SGD)
+    del module
+    gc.collect()
+    left = [at for at, each in enumerate(blocks) if each() is not None]
+    return {"left": left, "held": len(step.stages[0].blocks)}
