@@ -111,6 +111,7 @@ AXIS = Axis(
         ),
     },
     unseen=_unseen,
+    refused_by_capture=("fp8",),
     kernels={"peakward.fp8_linear_both": KernelSpeed(), "peakward.fp8_linear_rows": KernelSpeed()},
     predicted={"cpu": ("tf32", "bf16", "bf16-mixed"), "cuda": get_args(Precision)},
 )
