@@ -372,7 +372,7 @@ def test_the_steps_own_autocast_is_left_to_it(model, on_cpu):
 
 def test_on_a_cpu_it_is_refused(model):
     applied = Applied(Live(model=model), FP8)
-    with pytest.raises(PeakwardError, match="expected a GPU of compute capability 8.9"):
+    with pytest.raises(PeakwardError, match="expected a GPU of compute capability"):
         model(IDS)
     applied.undo()
     assert type(model) is Model
