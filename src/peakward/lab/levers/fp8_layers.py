@@ -271,7 +271,7 @@ def choose(
 
 
 def choice_in(module: nn.Module | None) -> LinearChoice | None:
-    """What was chosen in a module; None where nothing was, or not yet."""
+    """The choice that is at work in a module; None where nothing is, or not yet."""
     return None if module is None else _choices.get(module)
 
 
@@ -366,7 +366,7 @@ def _reasons(left: Mapping[str, str]) -> Iterable[str]:
 
 
 def said(choice: LinearChoice) -> Iterable[str]:
-    """What was timed, and what was left, a sentence each."""
+    """The shapes with their times, then the layers that are left, a sentence each."""
     for each in choice.layers:
         what = f"{each.tokens} × {each.inputs} → {each.outputs}" + (
             " with bias" if each.bias else ""

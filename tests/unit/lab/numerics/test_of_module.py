@@ -46,7 +46,7 @@ def test_in_fp8_numbers_hold_with_every_layer_that_can(
     errors = {each.quantity: each for each in found.errors}
     assert computed
     # It is fp8 that is held to fp8's bound.
-    assert 2.0**-8 < errors["gradients"].candidate_error
+    assert errors["gradients"].candidate_error > 2.0**-8
     assert errors["gradients"].bound == 2.0**-4 * (16 * n_layers + 2) ** 0.5
 
 

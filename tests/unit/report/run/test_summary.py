@@ -119,8 +119,10 @@ def test_layers_in_fp8_stand_with_their_times(run_study):
     )
     chosen = replace(
         run_study,
-        measurements=(replace(run_study.measurements[0], linear=choice),)
-        + run_study.measurements[1:],
+        measurements=(
+            replace(run_study.measurements[0], linear=choice),
+            *run_study.measurements[1:],
+        ),
     )
     (table,) = summary.linear_tables(read(chosen))
     assert table.title == "Linear layers in fp8, baseline"
