@@ -114,6 +114,7 @@ def test_a_captured_step_is_the_eager_one(make_module_case, every_layer_wins):
             cuda_graphs=captured,
         )
         with prepare(case) as step:
+            step.model.eval()  # Dropout would draw others.
             step.step()
             assert sum(each.n_taken for each in step.linear_choice.layers) == 8
             losses.append(step.loss())

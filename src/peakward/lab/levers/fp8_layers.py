@@ -317,10 +317,12 @@ def choose_at_first_call(
     undos.append(before_first_call(module, prepare))
 
     def taken_back() -> None:
+        has_chosen = len(undos) > 1
         while undos:
             undos.pop()()
-        # Code that was compiled before a change can be taken for the code after it (pytorch#117265).
-        torch._dynamo.reset()
+        if has_chosen:
+            # Code that was compiled before a change can be taken for the code after it (pytorch#117265).
+            torch._dynamo.reset()
 
     return taken_back
 

@@ -16,7 +16,6 @@ from peakward.lab.models import decoder, module_source
 from peakward.lab.parallel.step import Around, Batch, LossOf, decoder_loss
 from peakward.levers import catalogue
 from peakward.records.case import ModelCase, ModuleCase
-from peakward.records.errors import PeakwardError
 from peakward.records.layout import SHARDING, Layout
 
 
@@ -35,14 +34,9 @@ def subject(case: ModelCase | ModuleCase, layout: Layout, device: torch.device) 
     """The case's own.
 
     Raises:
-        PeakwardError: a source that cannot be built, parameters that are not in fp32, no repeated blocks to
-            be recomputed, or fp8.
+        PeakwardError: a source that cannot be built, parameters that are not in fp32, or no repeated blocks
+            to be recomputed.
     """
-    if case.configuration.precision == "fp8":
-        raise PeakwardError(
-            "expected a precision that ranks can share, got fp8, whose layers are of one device: take "
-            "bf16-mixed"
-        )
     found = (
         _module(case, device) if isinstance(case, ModuleCase) else _decoder(case, layout, device)
     )

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import nn
 
 from peakward.levers.axis import Undo
@@ -62,25 +63,29 @@ def before_first_call(module: nn.Module, prepare: Callable[..., None]) -> Undo:
 
     def calling(kind: type[nn.Module], _own: Call | None) -> Method:
         def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if self is module and undo():
-                prepare(*args, **kwargs)
+            if self is module:
+                begin(*args, **kwargs)
             return kind.__call__(self, *args, **kwargs)
 
         return call
 
     take_back = _changed([module], "__call__", calling)
 
-    def undo() -> bool:
+    def undo() -> None:
         nonlocal is_waiting
-        was_waiting, is_waiting = is_waiting, False
-        if was_waiting:
+        if is_waiting:
+            is_waiting = False
             take_back()
-        return was_waiting
 
-    def taken_back() -> None:
-        undo()
+    def once(*args: Any, **kwargs: Any) -> None:
+        if is_waiting:
+            undo()
+            prepare(*args, **kwargs)
 
-    return taken_back
+    # What torch.compile made of the module before goes on calling this.
+    begin = torch.compiler.disable(once)
+
+    return undo
 
 
 def _changed(

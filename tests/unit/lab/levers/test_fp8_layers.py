@@ -361,6 +361,27 @@ def test_in_place_the_model_compiled_whole_chooses_too(model, on_cpu):
     applied.undo()
 
 
+def test_what_the_caller_compiles_before_the_first_call_chooses_too(model, on_cpu):
+    applied = Applied(Live(model=model), FP8)
+    compiled = torch.compile(model)
+    first = compiled(IDS)
+    assert taken(model) == BLOCKS | {"head"}
+    assert torch.allclose(first, compiled(IDS), atol=2e-2)
+    applied.undo()
+    assert type(model) is Model
+    assert not taken(model)
+
+
+def test_a_refused_choice_leaves_the_model_to_be_taken_back(model, monkeypatch):
+    monkeypatch.setattr(fp8_layers, "timed", lambda *_: LOSE)
+    before = model(IDS)
+    applied = Applied(Live(model=model), FP8)
+    with pytest.raises(PeakwardError, match="none"):
+        model(IDS)
+    assert applied.undo() == ()
+    assert torch.equal(model(IDS), before)
+
+
 def test_the_steps_own_autocast_is_left_to_it(model, on_cpu):
     base = msgspec.structs.replace(AS_WRITTEN, precision="bf16-mixed")
     applied = Applied(Live(model=model), FP8, base)
