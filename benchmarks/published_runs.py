@@ -18,8 +18,9 @@ import msgspec
 from peakward.hardware import devices
 from peakward.models.presets import MODELS
 from peakward.prediction.flops import step_flops
+from peakward.prediction.parallel.candidate import Candidate, HostSeconds
 from peakward.prediction.parallel.layouts import interconnect
-from peakward.prediction.parallel.price import Candidate, HostSeconds, Priced, price
+from peakward.prediction.parallel.price import PARTS, Priced, price
 from peakward.prediction.parallel.rank_costs import CostTable
 from peakward.prediction.time.device_model import device_model
 from peakward.records.case import Configuration, ModelCase, Workload
@@ -29,7 +30,7 @@ from peakward.records.layouts import Network
 from peakward.records.model_shape import ModelShape
 
 DATA = Path(__file__).with_suffix(".toml")
-AXES = ("dp", "data", "tp", "pp", "schedule", "stages_per_rank", "n_micro_batches")
+AXES = ("dp", "data", "cp", "tp", "pp", "schedule", "stages_per_rank", "n_micro_batches")
 
 
 class Run(NamedTuple):
@@ -88,7 +89,7 @@ def _run(given: dict[str, Any], shape: ModelShape) -> Run:
     )
     # All of them compute in 16 bits without autocast's casts, as our sharding strategies do.
     table = CostTable(case, device_model(None, device, host_is_known=False))
-    costs = table.of(candidate.micro_batch_size, layout.tp, "fsdp")
+    costs = table.of(candidate.micro_batch_size, layout.tp, "fsdp", layout.cp)
     priced = price(case, candidate, costs, interconnect(device, layout.n_ranks, Network()))
     n_sequences = candidate.micro_batch_size * layout.n_micro_batches * layout.dp
     planned = n_sequences * given["seq_len"] / priced.step_s / layout.n_ranks
@@ -142,10 +143,9 @@ def main() -> None:
     groups: dict[str, list[Run]] = defaultdict(list)
     print(f"{'run':38}{'layout':24}{'published':>10}{'planned':>9}{'error':>7}  parts of the step")
     for each in found:
-        parts = ("compute", "data", "tensor", "pipeline", "update")
         shares = (
             f"{name} {100 * seconds / each.priced.step_s:.0f}%"
-            for name, seconds in zip(parts, each.priced[:5], strict=True)
+            for name, seconds in zip(PARTS, each.priced.parts, strict=True)
             if seconds > 0.005 * each.priced.step_s
         )
         name = f"{each.source} {each.model} {each.device.split('-')[0]}"

@@ -10,7 +10,8 @@ from peakward.models.presets import model
 from peakward.records.case import Configuration, LayoutCase, Workload
 from peakward.records.layout import Layout
 from peakward.records.measurement import Protocol
-from peakward.records.parallel import Arm, ArmsRequest
+from peakward.records.parallel import Arm, ArmRun, ArmsRequest
+from peakward.stats.stragglers import stragglers
 from unit.lab.parallel.job import run_ranks
 from unit.lab.parallel.test_layouts import TWO
 
@@ -78,6 +79,28 @@ def test_a_step_as_one_graph_goes_the_same_way(data):
         assert other.sent == one.sent
         assert other.held_bytes == one.held_bytes
         assert other.peak_bytes == pytest.approx(one.peak_bytes, rel=0.05)
+
+
+@pytest.mark.parametrize("slept_s", [0.05, 0.0])
+def test_a_rank_that_sleeps_in_its_forward_pass_is_late_over_nccl(slept_s):
+    layouts = [Layout(dp=2, data=each) for each in ("ddp", "overlapped", "zero2", "fsdp")]
+    request = ArmsRequest(
+        case=layout_case(layouts[0]).of_one_rank,
+        arms=tuple(Arm(name=each.name, layout=each, compiled=False) for each in layouts),
+        n_solo_steps=3,
+        accounts=True,
+    )
+    given = {"rank": 1, "seconds": slept_s, "request": msgspec.to_builtins(request)}
+    by_rank = [
+        msgspec.convert(each["runs"], list[ArmRun])
+        for each in run_ranks("lost:sleepy", given, n_ranks=2, device="cuda", timeout_s=240)
+    ]
+    jobs = [
+        {rank: each.use.own_s for rank, each in enumerate(own)}
+        for own in zip(*by_rank, strict=True)
+    ]
+    assert [each.rank for each in stragglers(jobs)] == ([1] if slept_s else [])
+    assert all(each.use.sm_clock_mhz for own in by_rank for each in own)
 
 
 def test_a_loss_that_is_not_a_number_is_named_over_nccl():

@@ -17,6 +17,7 @@ from peakward.kernels import (
     flash_attention,
     flash_attention_varlen,
     flash_attention_with_lse,
+    gated_product,
     int8_matmul,
     layer_norm,
     linear_cross_entropy,
@@ -96,6 +97,7 @@ CASES = {
     "softmax": (softmax, lambda: (rows(6, 48),)),
     "softmax of columns": (lambda x: softmax(x.t()), lambda: (rows(48, 6),)),
     "swiglu": (swiglu, lambda: (rows(6, 48),)),
+    "gated_product": (gated_product, lambda: (rows(6, 48), rows(6, 48))),
     "rope": (rope, lambda: (heads(), angles(), angles())),
     "rope_": (in_place(rope_), lambda: (heads(), angles(), angles())),
     "rope_qkv_": (

@@ -17,7 +17,7 @@ from peakward.kernels.ops.quantized_matmul.api import int4_matmul, int8_matmul
 from peakward.kernels.ops.rms_norm.api import add_rms_norm, rms_norm
 from peakward.kernels.ops.rope.api import rope, rope_
 from peakward.kernels.ops.softmax.api import softmax
-from peakward.kernels.ops.swiglu.api import swiglu
+from peakward.kernels.ops.swiglu.api import gated_product, swiglu
 
 ROWS, WEIGHT, ANGLES = torch.ones(4, 16), torch.ones(16), torch.ones(3, 8)
 HEADS, TOKENS = torch.ones(1, 2, 3, 16), torch.ones(3, 2, 16)
@@ -45,6 +45,7 @@ CALLS = {
     "add_rms_norm": (add_rms_norm, ROWS, ROWS),
     "layer_norm": (lambda x, bias: layer_norm(x, (16,), None, bias), ROWS, WEIGHT),
     "add_layer_norm": (add_layer_norm, ROWS, ROWS),
+    "gated_product": (gated_product, ROWS, ROWS),
     "rope": (lambda x, angles: rope(x, angles, angles), HEADS, ANGLES),
     "rope_": (lambda x, angles: rope_(x.clone(), angles, angles), HEADS, ANGLES),
     "flash_attention": (lambda q, k: flash_attention(q, k, k, causal=True), HEADS, HEADS),

@@ -65,6 +65,46 @@ def test_is_as_close_to_fp64_as_the_decoders_rotation(
         assert torch.equal(copy, y)
 
 
+@pytest.mark.parametrize("by_batch", [False, True])
+@pytest.mark.parametrize("neighbours", [False, True])
+@pytest.mark.parametrize("width", [20, 40])
+def test_each_element_may_have_an_angle_of_its_own(device, dtypes, by_batch, neighbours, width):
+    for dtype in dtypes:
+        x, gradient = (drawn((2, 3, 5, 40), "positions first", dtype) for _ in range(2))
+        x.requires_grad_()
+        shape = (*((2,) if by_batch else ()), 5, width)
+        cos, sin = (torch.randn(shape).to(dtype) for _ in range(2))
+        with poisoned():
+            y = rope(x, cos, sin, neighbours=neighbours)
+            (back,) = torch.autograd.grad(y, x, gradient)
+        wide, by_head = (
+            [each.unsqueeze(-3) if by_batch else each for each in (cos.to(kind), sin.to(kind))]
+            for kind in (torch.float64, dtype)
+        )
+        exact, theirs = (
+            written_out(x.to(each[0].dtype), *each, neighbours) for each in (wide, by_head)
+        )
+        assert_as_close_as(theirs, y, exact)
+        (their_back,) = torch.autograd.grad(theirs, x, gradient)
+        how = {"inverse": True, "neighbours": neighbours}
+        exact_back = reference.rope(gradient.double(), cos.double(), sin.double(), **how)
+        (again,) = torch.autograd.grad(exact, x, gradient.double())
+        torch.testing.assert_close(again, exact_back.to(dtype))
+        assert_as_close_as(their_back, back, exact_back)
+
+
+def written_out(x, cos, sin, neighbours):
+    """As transformers' Llama; neighbours as its Cohere."""
+    narrow = cos.shape[-1] < x.shape[-1]
+    if neighbours:
+        pairs = torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
+        cos, sin = (each.repeat_interleave(2, -1) if narrow else each for each in (cos, sin))
+        return x * cos + pairs * sin
+    low, high = x.chunk(2, dim=-1)
+    cos, sin = (torch.cat((each, each), -1) if narrow else each for each in (cos, sin))
+    return x * cos + torch.cat((-high, low), dim=-1) * sin
+
+
 @pytest.mark.parametrize("seq_len", [1, 17])
 def test_turns_queries_and_keys_inside_a_fused_projection(device, dtypes, seq_len):
     heads = {"n_heads": 4, "n_kv_heads": 2}
@@ -118,7 +158,7 @@ def test_is_an_operator_that_torch_can_compile(device):
     x = torch.randn(2, 3, 5, 8, requires_grad=True)
     cos, sin = angles(x.shape, torch.float32)
     ops = torch.ops.peakward
-    torch.library.opcheck(ops.rope.default, (x, cos, sin, 2, True))
+    torch.library.opcheck(ops.rope.default, (x, cos, sin, 2, True, False))
     torch.library.opcheck(ops.rope_.default, (x.detach().clone(), cos, sin, 3))
     weight = torch.randn(8, 8 * 8, requires_grad=True)
 

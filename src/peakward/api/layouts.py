@@ -33,6 +33,8 @@ def plan_layouts(
     gpus: int,
     *,
     tensor: int | None = None,
+    context: int | None = None,
+    expert: int | None = None,
     pipeline: int | None = None,
     data: DataStrategy | None = None,
     micro_batch_size: int | None = None,
@@ -50,6 +52,9 @@ def plan_layouts(
         device: the one kind of all GPUs, such as "h100-sxm-80".
         gpus: all of them.
         tensor, pipeline: sizes of these axes; None tries all.
+        context: ranks that split each sequence; None tries those that keep 8,192 tokens of it.
+        expert: ranks that split the experts of each block, of those that else share parameters; None tries
+            all.
         data: "ddp", "overlapped", "zero1", "zero2" or "fsdp"; None tries all.
         micro_batch_size: sequences of a micro-batch; None tries 1 to 16.
         reduce_type: in which `zero2` and `fsdp` add gradients up, "bf16" or "fp32".
@@ -59,8 +64,8 @@ def plan_layouts(
         calibration: of such a device, or the file that holds it.
 
     Raises:
-        PeakwardError: a case or device that cannot be planned, axes that do not fit the GPUs, heads or layers
-            that an axis cannot split, a batch that no micro-batches divide.
+        PeakwardError: a case or device that cannot be planned, axes that do not fit the GPUs, heads,
+            layers or a sequence that an axis cannot split, a batch that no micro-batches divide.
     """
     known = cases.checked_model_case(case)
     measured = None if calibration is None else checked_calibration(calibration)
@@ -70,6 +75,8 @@ def plan_layouts(
         check.whole(gpus, "gpus", low=2, high=MOST_GPUS),
         asked=AskedLayout(
             tp=_size(tensor, "tensor"),
+            cp=_size(context, "context"),
+            ep=_size(expert, "expert"),
             pp=_size(pipeline, "pipeline"),
             data=None if data is None else strategy(data, "a data strategy"),
             micro_batch_size=None

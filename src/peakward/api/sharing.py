@@ -26,7 +26,7 @@ from peakward.records.measurement import Protocol
 from peakward.records.plan import DryRun, PlannedStep
 from peakward.records.study import Study
 from peakward.report.cases import label
-from peakward.studies import layouts
+from peakward.studies import late_ranks, layouts
 from peakward.studies.engine import Parts
 from peakward.studies.engine import Study as Specification
 from peakward.studies.execute import carry_out
@@ -206,7 +206,7 @@ def _specification(case: ConfiguredCase, n_ranks: int, readings: Readings) -> Sp
         title=TITLE.format(n=n_ranks),
         points=points,
         tables=layouts.tables(),
-        claims=(layouts.choice,),
+        claims=(layouts.choice, late_ranks.claim),
         notes=layouts.notes,
     )
 

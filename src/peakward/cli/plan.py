@@ -86,6 +86,10 @@ class LayoutOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     tensor: Annotated[str | None, option("N", "all that fit")] = None
     """GPUs that split the matrices of a block."""
+    context: Annotated[str | None, option("N", "all that keep 8192 tokens")] = None
+    """GPUs that split each sequence."""
+    expert: Annotated[str | None, option("N", "all that fit")] = None
+    """GPUs that split the experts, of those that else share parameters."""
     pipeline: Annotated[str | None, option("N", "all that fit")] = None
     """GPUs that split the blocks."""
     data: Annotated[str | None, option("STRATEGY", "all")] = None
@@ -260,6 +264,8 @@ def _asked(given: LayoutOptions) -> AskedLayout:
 
     return AskedLayout(
         tp=size(given.tensor, "--tensor"),
+        cp=size(given.context, "--context"),
+        ep=size(given.expert, "--expert"),
         pp=size(given.pipeline, "--pipeline"),
         data=None if given.data is None else strategy(given.data, "a value of --data"),
         micro_batch_size=size(given.micro_batch, "--micro-batch", MOST_MICRO_BATCH),

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from peakward.kernels.ops.activation_modules.api import fuse_activations
     from peakward.kernels.ops.adamw.api import TritonAdamW
     from peakward.kernels.ops.cross_entropy.api import cross_entropy, cross_entropy_and_lse
     from peakward.kernels.ops.decode_attention.api import (
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         flash_attention_with_lse,
     )
     from peakward.kernels.ops.fp8_linear.api import fp8_linear
+    from peakward.kernels.ops.gated_modules.api import fuse_swiglu
     from peakward.kernels.ops.grouped_matmul.api import grouped_matmul
     from peakward.kernels.ops.layer_norm.api import add_layer_norm, layer_norm
     from peakward.kernels.ops.linear_cross_entropy.api import linear_cross_entropy
@@ -32,8 +34,9 @@ if TYPE_CHECKING:
     from peakward.kernels.ops.quantized_matmul.api import int4_matmul, int8_matmul
     from peakward.kernels.ops.rms_norm.api import add_rms_norm, rms_norm
     from peakward.kernels.ops.rope.api import rope, rope_, rope_qkv_
+    from peakward.kernels.ops.rotation_functions.api import fuse_rope
     from peakward.kernels.ops.softmax.api import softmax
-    from peakward.kernels.ops.swiglu.api import swiglu
+    from peakward.kernels.ops.swiglu.api import gated_product, swiglu
 
 _MODULE_OF = {
     "TritonAdamW": "adamw",
@@ -47,7 +50,10 @@ _MODULE_OF = {
     "flash_attention_varlen": "flash_attention",
     "flash_attention_with_lse": "flash_attention",
     "fp8_linear": "fp8_linear",
+    "fuse_activations": "activation_modules",
     "fuse_norms": "norm_modules",
+    "fuse_rope": "rotation_functions",
+    "fuse_swiglu": "gated_modules",
     "grouped_matmul": "grouped_matmul",
     "int4_matmul": "quantized_matmul",
     "int8_matmul": "quantized_matmul",
@@ -61,6 +67,7 @@ _MODULE_OF = {
     "rope_qkv_": "rope",
     "softmax": "softmax",
     "swiglu": "swiglu",
+    "gated_product": "swiglu",
 }
 
 __all__ = [
@@ -75,7 +82,11 @@ __all__ = [
     "flash_attention_varlen",
     "flash_attention_with_lse",
     "fp8_linear",
+    "fuse_activations",
     "fuse_norms",
+    "fuse_rope",
+    "fuse_swiglu",
+    "gated_product",
     "grouped_matmul",
     "int4_matmul",
     "int8_matmul",

@@ -89,8 +89,13 @@ def _axis_of(part: Part, configuration: Configuration) -> Axis:
     return next((axis for axis, _ in reversed(at_work(configuration)) if axis in axes), axes[0])
 
 
-def apply_to_module(module: Any, configuration: Configuration) -> tuple[Undo, ...]:
+def apply_to_module(
+    module: Any, configuration: Configuration, *, is_built: bool = False
+) -> tuple[Undo, ...]:
     """Apply what is applied to a module that stands, in place: a decoder's or a user's.
+
+    Args:
+        is_built: whether it has the implementations of its parts already (`function`).
 
     Returns:
         What takes each change back, in the order in which they were made.
@@ -100,7 +105,7 @@ def apply_to_module(module: Any, configuration: Configuration) -> tuple[Undo, ..
     """
     undos: list[Undo] = []
     for axis, value in at_work(configuration):
-        if axis.to_module is None:
+        if axis.to_module is None or (is_built and axis.function is not None):
             continue
         try:
             undos.append(axis.to_module(module, value))

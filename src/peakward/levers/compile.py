@@ -49,6 +49,14 @@ def in_one_piece(case: ConfiguredCase) -> bool:
     return configuration.compile != "none" and (of_loss or configuration.compile_scope == "model")
 
 
+def fuses_by_itself(case: ConfiguredCase, what: str) -> str | None:
+    """Why a kernel for parts of a module is not tried on a compiled step, or None where it is not compiled.
+    On compiled steps of `2.7B` (H200) such kernels left 0.985 to 0.997."""
+    if case.configuration.compile == "none":
+        return None
+    return f"torch.compile fuses {what} by itself: it is tried without compilation alone"
+
+
 SCOPE = Axis(
     name="compile_scope",
     default="block",

@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING
 
 from peakward.levers.axis import Axis, Code, CodeHint, KernelSpeed, Undo, Work, not_seen
-from peakward.records.case import Written
+from peakward.levers.compile import fuses_by_itself
+from peakward.records.case import ConfiguredCase, Written
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
-from peakward.records.op_graph import Operand
+from peakward.records.op_graph import Operand, OpGraph
 
 if TYPE_CHECKING:
     import torch
@@ -16,15 +17,21 @@ if TYPE_CHECKING:
 
 
 def _to_module(module: "torch.nn.Module", value: Written) -> Undo:
-    from peakward.kernels.ops.norm_modules.api import fused_norms, unfuse
+    from peakward.kernels.ops.norm_modules.api import replace_norms
 
-    norms = fused_norms(module) if value == "fused" else ()
-    if value == "fused" and not norms:
+    if value == "torch":
+        return lambda: None
+    replaced = replace_norms(module)
+    if not replaced.n:
         raise PeakwardError(
-            f"expected a module with an nn.RMSNorm, an nn.LayerNorm or an RMSNorm of transformers, got "
-            f"{type(module).__name__} without: call peakward.kernels.rms_norm in its own norm"
+            f"expected a module with norms, of any class that computes RMSNorm or LayerNorm of the last "
+            f"dimension, got {type(module).__name__} without: call peakward.kernels.rms_norm in its own norm"
         )
-    return lambda: unfuse(norms)
+    return replaced.undo
+
+
+def _needless(_graph: OpGraph, case: ConfiguredCase) -> str | None:
+    return fuses_by_itself(case, "norms")
 
 
 def _forward(
@@ -103,6 +110,7 @@ AXIS = Axis(
     called="norm",
     leaves_alone=("optimizer",),
     unseen=not_seen("a capture has the norms that the module calls"),
+    needless=_needless,
     predicted={"cuda": ("fused",)},
     work={"fused": Work(forward=_forward, backward=_backward)},
     kernels={

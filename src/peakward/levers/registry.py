@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from peakward.levers import (
+    activation,
     attention,
     checkpointing,
     compile,
@@ -53,6 +54,7 @@ BUILT_IN: tuple[Axis, ...] = (
     weights.AXIS,
     kv_cache.AXIS,
     masks.AXIS,
+    activation.AXIS,
     decode_step.AXIS,
     loader.AXIS,
 )

@@ -2,12 +2,25 @@
 
 from typing import TYPE_CHECKING, Any
 
-from peakward.levers.axis import Axis, CodeHint, ComputeCapability, KernelSpeed, Work, not_seen
+from peakward.levers.axis import (
+    Axis,
+    Code,
+    CodeHint,
+    ComputeCapability,
+    KernelSpeed,
+    Undo,
+    Work,
+    not_seen,
+)
+from peakward.levers.compile import fuses_by_itself
 from peakward.records.case import ConfiguredCase, ModelCase, Written
+from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
-from peakward.records.op_graph import Operand
+from peakward.records.op_graph import Operand, OpGraph
 
 if TYPE_CHECKING:
+    import torch
+
     from peakward.prediction.operators.plan import Plan
     from peakward.prediction.operators.writer import Value, Writer
 
@@ -22,6 +35,28 @@ def _function(value: Written) -> Any:
     from peakward.kernels.ops.rotation.api import IMPLEMENTATIONS
 
     return IMPLEMENTATIONS[value]
+
+
+def _to_module(module: "torch.nn.Module", value: Written) -> Undo:
+    from peakward.kernels.ops.rotation_functions.api import replace_rope
+
+    if value == "torch":
+        return lambda: None
+    replaced = replace_rope(module)
+    if not replaced.n:
+        raise PeakwardError(
+            "expected a module whose attention calls a function of its file that turns queries and keys, of "
+            f"arguments cos and sin, got {type(module).__name__} without: call "
+            "peakward.kernels.rope in its attention"
+        )
+    return replaced.undo
+
+
+def _needless(graph: OpGraph, case: ConfiguredCase) -> str | None:
+    forward = {each.name for each in graph.operators if each.phase == "forward"}
+    if forward.isdisjoint(("aten.cat", "aten.stack")):
+        return "needs RoPE, got a module whose operators put no parts of heads together"
+    return fuses_by_itself(case, "RoPE")
 
 
 def _forward(on: "Writer", plan: "Plan", packed: "Value") -> "Value":
@@ -61,14 +96,23 @@ AXIS = Axis(
     obstacle=_obstacle,
     part="rotation",
     function=_function,
+    to_module=_to_module,
     hints={
         "fused": CodeHint(
-            module="is called by the module: call peakward.kernels.rope in its attention"
+            step="is called in the model: give it as model=, or call peakward.kernels.rope in its attention",
+            handle="model",
+        ),
+    },
+    code={
+        "fused": Code(
+            imports=("from peakward.kernels import fuse_rope",),
+            once=("fuse_rope(model)",),
         ),
     },
     called="RoPE",
     leaves_alone=("optimizer",),
     unseen=not_seen("a capture has the rotation that the module calls"),
+    needless=_needless,
     predicted={"cuda": ("fused",)},
     work={"fused": Work(forward=_forward, backward=_backward)},
     kernels={

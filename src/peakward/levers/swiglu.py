@@ -2,14 +2,31 @@
 
 from typing import TYPE_CHECKING, Any
 
-from peakward.levers.axis import Axis, CodeHint, ComputeCapability, KernelSpeed, Work, not_seen
+from peakward.levers.axis import (
+    Axis,
+    Code,
+    CodeHint,
+    ComputeCapability,
+    KernelSpeed,
+    Undo,
+    Work,
+    not_seen,
+)
+from peakward.levers.compile import fuses_by_itself
 from peakward.records.case import ConfiguredCase, ModelCase, Written
+from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
-from peakward.records.op_graph import Operand
+from peakward.records.op_graph import Operand, OpGraph
 
 if TYPE_CHECKING:
+    import torch
+
     from peakward.prediction.operators.plan import Plan
     from peakward.prediction.operators.writer import Value, Writer
+
+
+_ACTIVATIONS = ("aten.silu", "aten.sigmoid", "aten.gelu", "aten.tanh")
+"""Operators of silu and of GELU, written out or not."""
 
 
 def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> str | None:
@@ -26,6 +43,29 @@ def _function(value: Written) -> Any:
     from peakward.kernels.ops.gating.api import IMPLEMENTATIONS
 
     return IMPLEMENTATIONS[value]
+
+
+def _to_module(module: "torch.nn.Module", value: Written) -> Undo:
+    from peakward.kernels.ops.gated_modules.api import replace_swiglu
+
+    if value == "torch":
+        return lambda: None
+    replaced = replace_swiglu(module)
+    if not replaced.n:
+        raise PeakwardError(
+            "expected a module with networks that compute down(silu(gate(x)) * up(x)), or with GELU by tanh, "
+            f"got {type(module).__name__} without: call peakward.kernels.gated_product in its network"
+        )
+    return replaced.undo
+
+
+def _needless(graph: OpGraph, case: ConfiguredCase) -> str | None:
+    forward = [each for each in graph.operators if each.phase == "forward"]
+    activated = {each.outputs[0].shape for each in forward if each.name in _ACTIVATIONS}
+    products = [each.inputs for each in forward if each.name == "aten.mul"]
+    if not any(len(each) == 2 and {x.shape for x in each} <= activated for each in products):
+        return "needs SwiGLU or GeGLU, got a module that multiplies neither with silu nor with GELU"
+    return fuses_by_itself(case, "SwiGLU")
 
 
 def _forward(on: "Writer", _plan: "Plan", packed: "Value") -> tuple[tuple["Value", ...], "Value"]:
@@ -61,14 +101,24 @@ AXIS = Axis(
     obstacle=_obstacle,
     part="gating",
     function=_function,
+    to_module=_to_module,
     hints={
         "fused": CodeHint(
-            module="is called by the module: call peakward.kernels.swiglu in its feed-forward network"
+            step="is called in the model: give it as model=, or call peakward.kernels.swiglu or "
+            "peakward.kernels.gated_product in its feed-forward network",
+            handle="model",
+        ),
+    },
+    code={
+        "fused": Code(
+            imports=("from peakward.kernels import fuse_swiglu",),
+            once=("fuse_swiglu(model)",),
         ),
     },
     called="SwiGLU",
     leaves_alone=("optimizer",),
     unseen=not_seen("a capture has the activation that the module calls"),
+    needless=_needless,
     predicted={"cuda": ("fused",)},
     work={"fused": Work(forward=_forward, backward=_backward)},
     kernels={

@@ -8,6 +8,7 @@ from peakward.records.case import (
     AS_WRITTEN,
     Case,
     Configuration,
+    LayoutCase,
     LeverCase,
     ModelCase,
     ModuleCase,
@@ -37,6 +38,10 @@ YOUNGER_FIELDS: dict[str, dict[str, object]] = {
 """Fields of a `ModelCase` that its key leaves out at these values, for the same reason."""
 
 
+YOUNGER_OF_LAYOUTS: dict[str, object] = {"cp": 1, "ep": 1}
+"""Likewise fields of a `LayoutCase`'s layout."""
+
+
 def case_key(case: Case) -> str:
     """A stable 16-digit key of the case's content."""
     # Decoded once, so that an integer given for a float is that float: 64 and 64.0 are equal.
@@ -46,6 +51,9 @@ def case_key(case: Case) -> str:
         for part, younger in YOUNGER_FIELDS.items():
             fields = content[part].items()
             content[part] = dict(each for each in fields if each not in younger.items())
+    if isinstance(normal, LayoutCase):
+        fields = content["layout"].items()
+        content["layout"] = dict(each for each in fields if each not in YOUNGER_OF_LAYOUTS.items())
     if isinstance(normal, LeverCase):
         defaults = msgspec.to_builtins(Configuration())
         content["configuration"] = {

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from peakward.records.errors import PeakwardError
-from peakward.records.model_shape import ModelShape
+from peakward.records.model_shape import ModelShape, Positions
 
 Collective = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "point-to-point"]
 DataStrategy = Literal["ddp", "overlapped", "zero1", "zero2", "fsdp", "flat", "per-parameter"]
@@ -24,14 +24,26 @@ SHARDING: tuple[DataStrategy, ...] = ("zero2", "fsdp")
 """Strategies of `fully_shard`."""
 
 
+EXPERT_DATA: tuple[DataStrategy, ...] = ("ddp", *SHARDING)
+"""Strategies whose collectives can be over other ranks for experts than for the rest."""
+
+
 class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The ranks of a job as a mesh of pipeline, data and tensor parallelism, and what each axis does."""
+    """The ranks of a job as a mesh of pipeline, data, context and tensor parallelism, and what each axis
+    does."""
 
     dp: int = 1
     """Ranks with batches of their own."""
     data: DataStrategy = "ddp"
     tp: int = 1
     """Ranks that split the matrices of a block."""
+    cp: int = 1
+    """Ranks that split each sequence: of 2·cp chunks each has an early and a late one, which makes causal
+    attention equal work, and keys and values are gathered for it (Dubey et al. 2024, section 3.3.2). They
+    share parameters as ranks of `dp` do. It is planned, and no engine of ours runs it."""
+    ep: int = 1
+    """Ranks that split the experts of each block, of those that otherwise share parameters (`n_sharing`):
+    tokens are sent to their experts and back. It is planned, and no engine of ours runs it."""
     pp: int = 1
     """Ranks that split the blocks."""
     n_micro_batches: int = 1
@@ -55,13 +67,28 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def n_ranks(self) -> int:
         """All ranks of the mesh."""
-        return self.dp * self.tp * self.pp
+        return self.dp * self.cp * self.tp * self.pp
+
+    @property
+    def n_sharing(self) -> int:
+        """Ranks with the same parameters, over which gradients are reduced and shards are spread."""
+        return self.dp * self.cp
 
     @property
     def name(self) -> str:
-        """The axes with more than one rank, such as `fsdp 4 × tp 2`."""
-        axes = ((self.data, self.dp), ("tp", self.tp), ("pp", self.pp))
-        return " × ".join(f"{name} {size}" for name, size in axes if size > 1) or "one rank"
+        """The axes with more than one rank, such as `fsdp 4 × tp 2`, and `fsdp 8 (ep 4) × tp 2`."""
+        words = (
+            f"{name} {size}{f' (ep {self.ep})' if at == 0 and self.ep > 1 else ''}"
+            for at, (name, size) in enumerate(self.axes)
+        )
+        return " × ".join(words) or "one rank"
+
+    @property
+    def axes(self) -> tuple[tuple[str, int], ...]:
+        """The axes with more than one rank, by name. That of `data` is also there for ranks of `cp` alone."""
+        own = ((self.data, self.dp), ("cp", self.cp), ("tp", self.tp), ("pp", self.pp))
+        is_shared = self.n_sharing > 1
+        return tuple(each for each in own if each[1] > 1 or (is_shared and each[0] == self.data))
 
 
 def expect_layout(layout: Layout, n_ranks: int) -> None:
@@ -70,8 +97,8 @@ def expect_layout(layout: Layout, n_ranks: int) -> None:
         PeakwardError: a size below 1, axes that do not make up all ranks, or settings that exclude each
             other.
     """
-    sizes = [layout.dp, layout.tp, layout.pp, layout.n_micro_batches, layout.stages_per_rank]
-    sizes.append(layout.blocks_together)
+    sizes = [layout.dp, layout.cp, layout.tp, layout.pp, layout.ep]
+    sizes += [layout.n_micro_batches, layout.stages_per_rank, layout.blocks_together]
     if min(sizes) < 1:
         raise PeakwardError(f"expected sizes of at least 1 in a layout, got {min(sizes)}")
     if layout.n_ranks != n_ranks:
@@ -79,12 +106,21 @@ def expect_layout(layout: Layout, n_ranks: int) -> None:
             f"expected a layout of {n_ranks} ranks, got {layout.name}, which takes {layout.n_ranks}: "
             "change an axis, or start another number of ranks"
         )
-    if layout.tp > 1 and layout.dp > 1 and layout.data not in (*SHARDING, "overlapped"):
+    if layout.ep > 1 and (layout.n_sharing % layout.ep or layout.data not in EXPERT_DATA):
+        raise PeakwardError(
+            f"expected {', '.join(EXPERT_DATA)} over a multiple of {layout.ep} ranks to split experts, got "
+            f"{layout.data} over {layout.n_sharing}: change either"
+        )
+    if layout.tp > 1 and layout.n_sharing > 1 and layout.data not in (*SHARDING, "overlapped"):
         raise PeakwardError(
             f"expected fsdp, zero2 or overlapped beside tensor parallelism, got {layout.data}, which knows "
             "no parameters that are split already"
         )
-    if layout.pp > 1 and layout.dp > 1 and layout.data in ("overlapped", "flat", "per-parameter"):
+    if (
+        layout.pp > 1
+        and layout.n_sharing > 1
+        and layout.data in ("overlapped", "flat", "per-parameter")
+    ):
         raise PeakwardError(
             f"expected ddp, zero1, zero2 or fsdp beside a pipeline, got {layout.data}: a pipeline decides "
             "itself after which micro-batch gradients are reduced"
@@ -94,7 +130,8 @@ def expect_layout(layout: Layout, n_ranks: int) -> None:
             f"expected at least {layout.pp * layout.stages_per_rank} micro-batches, one a stage, got "
             f"{layout.n_micro_batches}: the pipeline would never be full"
         )
-    if layout.captured and (layout.data not in SHARDING or layout.tp > 1 or layout.pp > 1):
+    is_plain = layout.n_ranks == layout.dp and layout.ep == 1
+    if layout.captured and (layout.data not in SHARDING or not is_plain):
         raise PeakwardError(
             f"expected zero2 or fsdp alone for a step as one CUDA graph, got {layout.name}: leave the graph"
         )
@@ -116,7 +153,7 @@ def expect_shared(layout: Layout, shape: ModelShape, batch_size: int) -> None:
     if layout.tp > 1:
         expect_splittable(shape, layout.tp)
     expect_stages(layout, shape.n_layers)
-    size = batch_size * layout.tp * layout.pp
+    size = batch_size * layout.tp * layout.pp * layout.cp
     if size % layout.n_micro_batches:
         raise PeakwardError(
             f"expected a batch that {layout.n_micro_batches} micro-batches divide, got {size} sequences: "
@@ -133,6 +170,46 @@ def expect_stages(layout: Layout, n_blocks: int) -> None:
     if n_blocks < n_stages:
         raise PeakwardError(
             f"expected at least a block for each of {n_stages} stages, got {n_blocks}: take fewer"
+        )
+
+
+LEAST_CHUNK = 256
+"""The fewest tokens of each of the 2·cp chunks of a sequence: two tiles of 128, that of the kernels of
+attention."""
+
+
+def expect_chunks(n_ranks: int, seq_len: int, positions: Positions) -> None:
+    """
+    Raises:
+        PeakwardError: a sequence that the ranks of context parallelism cannot split into two chunks each, or
+            a bias on scores that depends on where a chunk is.
+    """
+    if n_ranks == 1:
+        return
+    n_chunks = 2 * n_ranks
+    if seq_len % n_chunks or seq_len < n_chunks * LEAST_CHUNK:
+        raise PeakwardError(
+            f"expected a sequence of {n_chunks} chunks of at least {LEAST_CHUNK} tokens for context "
+            f"parallelism over {n_ranks} ranks, got {seq_len} tokens: take fewer ranks, or a longer sequence"
+        )
+    if positions == "alibi":
+        raise PeakwardError(
+            "expected positions without ALiBi's bias on scores for context parallelism, which gathers keys "
+            "and values alone: take another axis"
+        )
+
+
+def expect_experts(n_ranks: int, shape: ModelShape) -> None:
+    """
+    Raises:
+        PeakwardError: experts that so many ranks cannot share.
+    """
+    if shape.n_experts % n_ranks:
+        has, then = f"{shape.n_experts} experts", "take a divisor of their number"
+        if shape.n_experts == 1:
+            has, then = "a dense model", "leave the axis out"
+        raise PeakwardError(
+            f"expected experts that {n_ranks} ranks of expert parallelism can share, got {has}: {then}"
         )
 
 

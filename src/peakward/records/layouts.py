@@ -8,12 +8,13 @@ from peakward.records.case import Checkpointing, ModelCase
 from peakward.records.layout import Collective, DataStrategy, Layout
 from peakward.records.result import Result
 
-MeshAxis = Literal["dp", "tp", "pp"]
+MeshAxis = Literal["dp", "cp", "ep", "tp", "pp"]
 ReduceType = Literal["bf16", "fp32"]
 """In which gradients are added up over the ranks by `zero2` and `fsdp`."""
-LayoutBound = Literal["compute", "data", "tensor", "pipeline", "update"]
+LayoutBound = Literal["compute", "data", "tensor", "context", "expert", "pipeline", "update"]
 """The largest part of a step: arithmetic; waiting for gradients and parameters of the data axis, for sums of
-the tensor axis, or for other stages; or the update of the parameters."""
+the tensor axis, for keys and values of the context axis, for tokens on their way to experts and back, or for
+other stages; or the update of the parameters."""
 
 
 STRATEGIES: tuple[DataStrategy, ...] = ("ddp", "overlapped", "zero1", "zero2", "fsdp")
@@ -24,6 +25,8 @@ class AskedLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The parts of a layout that are fixed; None leaves one to the plan."""
 
     tp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
     pp: int | None = None
     data: DataStrategy | None = None
     micro_batch_size: int | None = None
@@ -105,9 +108,14 @@ class LayoutForecast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     compute_s: float
     """Forward, backward and recomputed passes of the slowest stage."""
     data_s: float
-    """Waited for collectives of the axis `dp`, and what those that are hidden slow the arithmetic."""
+    """Waited for collectives of the axis `dp`, and what those that are hidden slow the arithmetic. Ranks of
+    `cp` take part in them."""
     tensor_s: float
     """Waited for collectives of the axis `tp`."""
+    context_s: float = 0.0
+    """Waited for keys and values of the axis `cp`, and for sums of their gradients."""
+    expert_s: float = 0.0
+    """Waited for tokens on their way to the experts of the axis `ep` and back."""
     pipeline_s: float
     """Waited for other stages: the bubble, with the transfers between stages."""
     update_s: float

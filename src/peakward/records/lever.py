@@ -70,13 +70,30 @@ class NumericsError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The error of one quantity against the fp64 oracle, ‖x − oracle‖ / ‖oracle‖. For a live step the oracle
     is the step without the lever, and the base is a second call of that step."""
 
-    quantity: Literal["logits", "loss", "gradients", "parameters", "updates"]
+    quantity: Literal["logits", "loss", "gradients", "parameters", "updates", "losses"]
+    """`losses` are those of a short training run."""
     candidate_error: float
     base_error: float
     bound: float
     """The largest `candidate_error` that the class allows."""
     parameter: str | None = None
     """The parameter whose gradient or update it is; None for a quantity of the whole model."""
+
+
+class TrainingRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A short training run of the candidate, its base and the fp64 oracle, from the same weights on the same
+    batches."""
+
+    losses: tuple[float, ...]
+    """By step."""
+    base_losses: tuple[float, ...]
+    oracle_losses: tuple[float, ...]
+    layers: tuple[str, ...]
+    """Names of the repeated layers by their number, and "others"."""
+    gradient_norms: tuple[float, ...]
+    """By layer, in the last step."""
+    base_gradient_norms: tuple[float, ...]
+    oracle_gradient_norms: tuple[float, ...]
 
 
 class QualityVerdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,6 +122,9 @@ class NumericsVerdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     errors: tuple[NumericsError, ...] = ()
     quality: QualityVerdict | None = None
     """None of a lever that keeps nothing in fewer bits, and in verdicts older than this field."""
+    training: TrainingRun | None = None
+    """None of a pass that does not train, of an exact lever, where a step of the oracle takes too long for
+    it, and in verdicts older than this field."""
 
 
 class Foretold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

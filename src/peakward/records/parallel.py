@@ -77,10 +77,16 @@ class RankUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Parameters, gradients and optimiser state between steps, counted on any device."""
     sent: tuple[Sent, ...] = ()
     communication_s: float | None = None
-    """The time of a profiled step in which kernels of collectives ran, waits for other ranks included: the
-    mean of some; None on a CPU."""
+    """The mean time of profiled steps in which kernels of collectives ran, waits for other ranks included;
+    None on a CPU."""
     exposed_s: float | None = None
     """The part of it in which no other kernel ran."""
+    own_s: tuple[float, ...] = ()
+    """The time of each profiled step that the rank did not wait in collectives. Empty in records that are
+    older than this field."""
+    sm_clock_mhz: float | None = None
+    """The GPU's clock in timed steps, read once while its queue was full. None on a CPU, and in records that
+    are older than this field."""
 
 
 class RanksWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -125,8 +131,8 @@ class ArmsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     n_rounds: int = 4
     n_traced: int = 3
     accounts: bool = False
-    """Whether a step of each arm is watched for what it sends, and one on a GPU profiled for how much of
-    that is hidden, after all were timed."""
+    """Whether a step of each arm is watched for what it sends, and some are profiled for how much of that is
+    hidden and how long each rank works itself, after all were timed."""
     trace_folder: str | None = None
     """Where each rank writes a trace of every arm."""
 

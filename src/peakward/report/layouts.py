@@ -1,5 +1,7 @@
 """The report of a plan of layouts: which one to take and how to launch it, then all others."""
 
+from collections.abc import Sequence
+
 from peakward.records.layouts import LayoutForecast, LayoutPlan, RankMemory
 from peakward.records.study import Cell, Column, Table
 from peakward.report.cases import label, model
@@ -23,6 +25,8 @@ BOUNDS = {
     "compute": "arithmetic",
     "data": "gathering parameters and reducing gradients",
     "tensor": "sums over the tensor axis, which nothing hides",
+    "context": "gathering keys and values over the context axis, which nothing hides",
+    "expert": "sending tokens to their experts and back, which nothing hides",
     "pipeline": "waiting for other stages",
     "update": "the update",
 }
@@ -42,12 +46,19 @@ CONVENTIONS = (
     "Micro-batches without a pipeline, and pipelines, add gradients up whole on each rank before they are "
     "reduced once: 2 bytes a parameter of the rank's stage under zero2 and fsdp.",
     "data: waiting for collectives of the data axis, and what hidden ones slow. tensor: waiting for those of "
-    "the tensor axis. bubble: waiting for other stages, transfers between them included. Shares are of the "
-    "step.",
+    "the tensor axis. cp: waiting for keys and values. bubble: waiting for other stages, transfers between "
+    "them included. Shares are of the step.",
     "Memory is tensors and the CUDA context, of the rank with most; fragments of the allocator and NCCL's "
     "buffers come on top. Available memory is 97% of what the driver reports. GB/s is 10**9 bytes a second, "
-    "of one GPU in one direction. Not planned: context and expert parallelism, sequence parallelism, sums "
-    "inside of switches.",
+    "of one GPU in one direction. Not planned: sequence parallelism, sums inside of switches.",
+    "cp splits each sequence in 2·cp chunks, of which a rank has an early and a late one: equal shares of "
+    "the causal scores. Keys and values of whole sequences are gathered for every block, in the backward "
+    "pass again, and their gradients are reduced to where they belong; nothing hides that (Llama 3, section "
+    "3.3.2). Ranks of cp share parameters as those of the data axis do. It is tried where a rank keeps 8,192 "
+    "tokens of a sequence, and with fewer by --context.",
+    "ep splits the experts of each block over ranks that else share parameters; tokens are sent to them and "
+    "back, in both passes. Tokens are dealt evenly, and nothing hides that. Experts are gathered and reduced "
+    "over the ranks that have the same ones.",
 )
 
 
@@ -126,7 +137,27 @@ def _opening(plan: LayoutPlan) -> tuple[Block, ...]:
     blocks: list[Block] = [Note(text=text) for text in plan.notes]
     if plan.layouts:
         blocks += [Command(text=launch(plan)), Code(text=layout_code(plan.layouts[0]))]
+        blocks += [Note(text=text) for text in _beyond_engine(plan)]
     return (*blocks, Facts(facts=tuple(_facts(plan))))
+
+
+def _beyond_engine(plan: LayoutPlan) -> tuple[str, ...]:
+    """Says that no engine of ours runs the layout to take, and which it runs."""
+    best = plan.layouts[0].layout
+    if best.cp == best.ep == 1:
+        return ()
+    which = " or ".join(
+        name for name, size in (("context", best.cp), ("expert", best.ep)) if size > 1
+    )
+    said = f"This is planned and not run: Peakward's own engine has no {which} parallelism"
+    runs = next((each for each in plan.layouts if each.layout.cp == each.layout.ep == 1), None)
+    if runs is None:
+        shown = (
+            "" if plan.n_fitting == len(plan.layouts) else f" of the {len(plan.layouts)} fastest"
+        )
+        return (f"{said}, and none{shown} of these layouts is without.",)
+    rate = format_cell(runs.tokens_per_s, "tokens_per_s")
+    return (f"{said}. The fastest without: {_name(runs)}, {rate}.",)
 
 
 def launch(plan: LayoutPlan) -> str:
@@ -185,6 +216,8 @@ def _limit(best: LayoutForecast) -> str:
         "compute": best.compute_s,
         "data": best.data_s,
         "tensor": best.tensor_s,
+        "context": best.context_s,
+        "expert": best.expert_s,
         "pipeline": best.pipeline_s,
         "update": best.update_s,
     }[best.bound]
@@ -198,7 +231,11 @@ def _rate(bytes_per_s: float) -> str:
 def _layouts(plan: LayoutPlan, n: int | None) -> Table:
     shown = plan.layouts[:n]
     more = plan.n_fitting - len(shown)
-    notes = ["v: stages a rank", "r: every block recomputed", "tp, bubble: waiting for them"]
+    more_axes = [
+        axis for axis in ("cp", "ep") if any(getattr(each.layout, axis) > 1 for each in shown)
+    ]
+    waits = ", ".join(("tp", *more_axes, "bubble"))
+    notes = ["v: stages a rank", "r: every block recomputed", f"{waits}: waiting for them"]
     if any(each.layout.captured for each in shown):
         notes.insert(2, "g: as one CUDA graph")
     return Table(
@@ -210,22 +247,31 @@ def _layouts(plan: LayoutPlan, n: int | None) -> Table:
             Column(name="MFU"),
             Column(name="data"),
             Column(name="tp"),
+            *(Column(name=axis) for axis in more_axes),
             Column(name="bubble"),
             Column(name="memory", unit="bytes"),
         ),
-        rows=tuple(_row(each) for each in shown),
+        rows=tuple(_row(each, more_axes) for each in shown),
         note="; ".join([*notes, f"{more} slower ones fit too"] if more else notes),
     )
 
 
-def _row(each: LayoutForecast) -> tuple[Cell, ...]:
+def _place(each: LayoutForecast) -> tuple[Cell, Cell]:
+    return _short(each), f"{each.layout.n_micro_batches} × {each.micro_batch_size}"
+
+
+def _row(each: LayoutForecast, more_axes: Sequence[str]) -> tuple[Cell, ...]:
+    waited = {"cp": each.context_s, "ep": each.expert_s}
     return (
-        _short(each),
-        f"{each.layout.n_micro_batches} × {each.micro_batch_size}",
+        *_place(each),
         each.tokens_per_s,
         _percent(each.mfu),
         _percent(each.data_s / each.step_s),
         _percent(each.tensor_s / each.step_s if each.layout.tp > 1 else None),
+        *(
+            _percent(waited[axis] / each.step_s if getattr(each.layout, axis) > 1 else None)
+            for axis in more_axes
+        ),
         _percent(each.bubble if each.layout.pp > 1 else None),
         each.memory.total_bytes,
     )
@@ -239,8 +285,9 @@ def _percent(share: float | None) -> str | None:
 def _short(each: LayoutForecast) -> str:
     """Such as `fsdp 8 tp 2 pp 4 v2 r`."""
     layout = each.layout
-    axes = ((layout.data, layout.dp), ("tp", layout.tp), ("pp", layout.pp))
-    parts = [f"{name} {size}" for name, size in axes if size > 1]
+    parts = [f"{name} {size}" for name, size in layout.axes]
+    if layout.ep > 1:
+        parts.insert(1, f"ep {layout.ep}")
     if layout.stages_per_rank > 1:
         parts.append(f"v{layout.stages_per_rank}")
     if each.checkpointing != "none":
@@ -255,7 +302,13 @@ def _communication(plan: LayoutPlan) -> tuple[Block, ...]:
     if not plan.layouts or not plan.layouts[0].traffic:
         return ()
     best = plan.layouts[0]
-    waited = {"dp": best.data_s, "tp": best.tensor_s, "pp": best.pipeline_s}
+    waited = {
+        "dp": best.data_s,
+        "tp": best.tensor_s,
+        "cp": best.context_s,
+        "ep": best.expert_s,
+        "pp": best.pipeline_s,
+    }
     rows = tuple(
         (
             each.axis,
@@ -296,7 +349,7 @@ def _memory(plan: LayoutPlan) -> Table:
             *(Column(name=name, unit="bytes") for name in heads),
         ),
         rows=tuple(
-            (*_row(each)[:2], *(getattr(each.memory, name) for name in names))
+            (*_place(each), *(getattr(each.memory, name) for name in names))
             for each in plan.layouts[:N_ON_SCREEN]
         ),
     )

@@ -19,7 +19,7 @@ from peakward.records.measurement import Environment, Interval, Protocol
 from peakward.records.parallel import RankUse
 from peakward.records.study import Conclusion, Table
 from peakward.report.cases import layout as named
-from peakward.studies import values
+from peakward.studies import late_ranks, values
 from peakward.studies.claims import Sentence, compared, fastest
 from peakward.studies.engine import Point, Row, View
 from peakward.studies.values import REASON, STATUS, TIME, Value, label, spread, table, text
@@ -340,6 +340,13 @@ def tables() -> tuple[Callable[[View[Any]], Iterable[Table]], ...]:
             "NCCL's kernels in which others ran, in profiled steps.",
         ),
         table(
+            "Own work of the ranks",
+            (RANKS, STRATEGY, *late_ranks.COLUMNS),
+            lambda view: [row for row in view.rows if late_ranks.longest(row)],
+            note="The time of a step that a rank does not wait in collectives, in profiled steps, which are "
+            "slower than others: the rank with most beside the median of those with the same work.",
+        ),
+        table(
             "Predicted beside measured",
             (
                 *values.of_row(RANKS, STRATEGY),
@@ -364,5 +371,6 @@ def notes(view: View[Shared]) -> Iterator[str]:
     if not view.on_gpu:
         yield "The ranks are processes over gloo that share this machine's cores: times tell of them alone."
         yield "Peak memory and the hidden share of communication are not computed on a CPU."
+    yield from late_ranks.notes(view)
     absent = {row.point.absent: row.name for row in view.rows if row.point.absent}
     yield from (f"Not run: {name}: {reason}." for reason, name in absent.items())

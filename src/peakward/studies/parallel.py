@@ -6,7 +6,7 @@ from peakward.records.case import CollectivesCase, Configuration, LayoutCase, Mo
 from peakward.records.errors import PeakwardError
 from peakward.records.layout import Layout
 from peakward.records.study import Conclusion
-from peakward.studies import layouts, values
+from peakward.studies import late_ranks, layouts, values
 from peakward.studies.cases import model_case
 from peakward.studies.claims import Sentence
 from peakward.studies.engine import Study, View
@@ -138,6 +138,6 @@ STUDY = Study(
             names=lambda row: row.name,
         ),
     ),
-    claims=(layouts.choice, layouts.naive, buckets),
+    claims=(layouts.choice, late_ranks.claim, layouts.naive, buckets),
     notes=layouts.notes,
 )

@@ -26,6 +26,7 @@ FUSED_BY_COMPILING: dict[str, tuple[Value, ...]] = {
     "norm": ("fused",),
     "rope": ("fused",),
     "swiglu": ("fused",),
+    "activation": ("torch",),
     "loss": ("fused",),
 }
 """Settings whose kernels torch.compile makes of its own: on compiled steps of `2.7B` (H200) levers of these

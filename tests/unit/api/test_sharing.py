@@ -23,7 +23,13 @@ SPEED = {"ddp": 0.9, "overlapped": 0.95, "zero1": 0.85, "zero2": 0.8, "fsdp": 0.
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def own_work():
+    """Seconds that a rank itself works in a step, by rank; the others take 10 ms."""
+    return {}
+
+
+@pytest.fixture
+def asked(monkeypatch, own_work):
     """The cases that were measured, with their numbers of steps."""
     found = []
 
@@ -50,7 +56,19 @@ def asked(monkeypatch):
             compile=None,
             n_parameters=25,
             loss=1.0,
-            ranks=RanksWork(backend="gloo", ranks=(use,) * n_ranks),
+            ranks=RanksWork(
+                backend="gloo",
+                ranks=tuple(
+                    msgspec.structs.replace(
+                        use,
+                        own_s=tuple(
+                            own_work.get(rank, 0.010) * (1 + 0.01 * ((rank + at) % 3))
+                            for at in range(6)
+                        ),
+                    )
+                    for rank in range(n_ranks)
+                ),
+            ),
         )
 
     monkeypatch.setattr("peakward.lab.parallel.measured.measure", measure)
@@ -85,6 +103,33 @@ def test_all_layouts_are_screened_and_the_fastest_confirmed(
     del asked[:]
     assert main([*RUN, "--json"]) == 0
     assert asked == []  # All was stored.
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_a_late_rank_is_named(n, asked, own_work, tmp_path):
+    own_work[1] = 0.0131
+    case = ModelCase(model=model("tiny"), workload=Workload(batch_size=4, seq_len=16), device="cpu")
+    study = pw.run(case, gpus=n, db=tmp_path / "a.db")
+    (said,) = [each for each in study.conclusions if "late" in each.text]
+    assert said.text.startswith(
+        f"On {n} ranks, rank 1 is late (COMM002): its own work of a step lasts 31.0% longer than that of "
+        f"the other{'s, which wait' if n > 2 else ' one, which waits'} for it (13.2 ms, not 10.1 ms; medians"
+    )
+    assert ("Perhaps the other one is fast" in said.text) == (n == 2)
+    measured = {each.id for each in study.measurements if each.status == "ok"}
+    assert set(said.evidence[0].from_ids) <= measured
+    assert not any("is late" in each for each in study.notes)
+    (table,) = [each for each in study.tables if each.title == "Own work of the ranks"]
+    layouts, ranks = zip(*((row[1], row[2]) for row in table.rows), strict=True)
+    assert set(ranks) == {1} and f"zero1 {n}" not in layouts
+
+
+def test_equal_ranks_are_told_as_such(asked, tmp_path):
+    case = ModelCase(model=model("tiny"), workload=Workload(batch_size=4, seq_len=16), device="cpu")
+    study = pw.run(case, gpus=2, db=tmp_path / "a.db")
+    assert not any("late" in each.text for each in study.conclusions)
+    (said,) = [each for each in study.notes if "late" in each]
+    assert said.startswith("On 2 ranks, none is late: over 8 jobs")
 
 
 def test_python_says_the_same(asked, tmp_path):

@@ -298,6 +298,8 @@ def calls(study: Any, calibration: Any, trace: Any) -> tuple[Call, ...]:
                 "device": NAME + NOTHING,
                 "gpus": (*WHOLE, 1, None),
                 "tensor": (*WHOLE, 3, 16),
+                "context": (*WHOLE, 3, 16),
+                "expert": (*WHOLE, 3, 16),
                 "pipeline": (*WHOLE, 3, 16),
                 "data": (*CHOICE, "flat"),
                 "micro_batch_size": (*WHOLE, 3),

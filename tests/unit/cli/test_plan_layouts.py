@@ -60,6 +60,12 @@ def test_axes_and_links_are_options(capsysbinary):
     assert found.reduce_type == "fp32"
 
 
+def test_sequences_are_split_where_that_is_asked_for(capsysbinary):
+    found = planned(capsysbinary, "--gpus", "16", "--context", "2", "--data", "fsdp")
+    assert {each.layout.cp for each in found.layouts} == {2}
+    assert min(each.context_s for each in found.layouts) > 0
+
+
 def test_blocks_that_cannot_be_predicted_compiled_are_planned_without_and_said(capsysbinary):
     words = ("plan", "--model", "qwen2.5-0.5b", "--gpus", "8", "--device", "h100-sxm", "--json")
     assert main(list(words)) == 0

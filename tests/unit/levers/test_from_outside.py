@@ -18,6 +18,7 @@ OF_A_FACTORY = {
     "compile", "compile-model", "cuda-graphs", "fused-optimizer", "triton-optimizer", "bf16-states",
     "8bit-states", "fused-norm", "fused-loss", "chunked-loss", "recomputed-loss", "checkpointing", "no-masks",
     "fp8",
+    "torch-activation", "fused-swiglu", "fused-rope",
 }  # fmt: skip
 
 
@@ -78,6 +79,7 @@ THROUGH = {
             "flash",
         ),
         *("flash-hopper", "fused-loss", "chunked-loss", "recomputed-loss", "no-masks"),
+        *("torch-activation", "fused-swiglu", "fused-rope"),
     },
     "optimizer": {"fused-optimizer"},
     "loader": {each.name for each in AROUND_A_CALL if "loader" in dict(each.sets)},

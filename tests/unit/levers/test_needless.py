@@ -93,3 +93,22 @@ def test_a_module_that_the_host_waits_for_is_no_graph():
     assert ruled_out(graph, "cuda-graphs", on=["no-masks"]) == set(), "it waits no more"
     assert ruled_out(graph, "cuda-graphs", on=["compile-model"]) == set()
     assert ruled_out(operators(), "cuda-graphs") == set()
+
+
+class WrittenOut(nn.Module):
+    def forward(self, x):
+        low, high = x.chunk(2, -1)
+        return torch.cat((-high, low), -1) * torch.sigmoid(x)
+
+
+def test_what_torch_compile_fuses_is_tried_on_no_compiled_step():
+    graph = capture_module(WrittenOut(), (torch.randn(4, 8),), pass_="forward").graph
+    names = ("fused-norm", "fused-swiglu", "fused-rope", "torch-activation")
+    assert ruled_out(graph, *names) == set()
+    assert ruled_out(graph, *names, on=["compile"]) == set(names)
+
+
+def test_parts_that_no_operator_shows_are_not_tried():
+    graph = capture_module(nn.GELU(), (torch.randn(4, 8),), pass_="forward").graph
+    names = {"torch-activation", "fused-swiglu", "fused-rope"}
+    assert ruled_out(graph, *names) == names

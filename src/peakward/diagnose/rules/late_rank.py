@@ -2,7 +2,8 @@
 
 Sees: in the traces of several ranks, how long each rank waits in the collectives that all of them run
 until the last one begins. A rank is late if more than half of this waiting is for it, and the others
-wait for it at least 3% of their time.
+wait for it at least 3% of their time. `peakward run --gpus` has no traces: it compares how long each rank
+works itself in profiled steps of every layout, and names one by the spread over at least three of them.
 Costs: a collective ends when the last rank has joined it: one late rank makes all of them slow.
 Example: one of eight ranks reads its batches from a slower disk, and seven wait 30 ms in an all-reduce.
 Lever: none; the late rank's own findings say where its time goes.

@@ -7,7 +7,8 @@ autocast runs it, and in fp8, and a layer is taken where fp8 wins at all of its 
 import math
 import re
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, partial
 from statistics import median
 from typing import Any, NamedTuple
@@ -16,15 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from peakward.kernels.ops.forwards import before_first_call, give_forward
 from peakward.kernels.ops.fp8_linear.api import SIDE, fp8_linear
 from peakward.kernels.ops.launchable import FLOATS, autocast_dtype
 from peakward.kernels.ops.linear_cross_entropy import api as linear_cross_entropy
 from peakward.lab.rewriting.rewriting import left_as_it_is
-from peakward.lab.rewriting.wrapping import before_first_call, give_forward
 from peakward.levers.axis import Undo
 from peakward.records.errors import PeakwardError
 from peakward.records.linear_layers import LinearChoice, LinearTimes
 
+_IMPL = "_compiled_call_impl"
 N_ROUNDS = 3
 """The times of a shape are medians over these turns of bf16 and fp8."""
 OF_LOSS = "is left to the loss, which computes the output layer"
@@ -118,8 +120,7 @@ def _shared(name: str, layer: nn.Linear, holders: Mapping[int, list[str]]) -> st
 
 
 def calls(layers: Mapping[str, nn.Linear], forward: Callable[[], object]) -> dict[str, set[Shape]]:
-    """The shapes that each layer is called with in a forward pass, in the order of the last calls; compiled
-    code runs eagerly meanwhile."""
+    """The shapes that each layer is called with in a forward pass, in the order of the last calls."""
     seen: dict[str, set[Shape]] = {}
 
     def see(name: str) -> Callable[..., None]:
@@ -134,12 +135,27 @@ def calls(layers: Mapping[str, nn.Linear], forward: Callable[[], object]) -> dic
         each.register_forward_pre_hook(see(name), with_kwargs=True) for name, each in layers.items()
     ]
     try:
-        with torch.compiler.set_stance("force_eager"):
-            forward()
+        forward()
     finally:
         for hook in hooks:
             hook.remove()
     return seen
+
+
+@contextmanager
+def eagerly(module: nn.Module) -> Iterator[None]:
+    """While it lasts, a module and all in it run past what they are compiled as, or would be at a call."""
+    held = {
+        each: vars(each).pop(_IMPL)
+        for each in module.modules()
+        if vars(each).get(_IMPL) is not None
+    }
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        for each, impl in held.items():
+            setattr(each, _IMPL, impl)
 
 
 def _shape(layer: nn.Linear, x: Tensor) -> Shape:
@@ -260,7 +276,7 @@ def choose(
             "bf16-mixed"
         )
     layers = [found.layers[name] for name in found.layers if name in taken]
-    take_back = give_forward(layers, _forward_of(linear))
+    take_back = _put_in(layers, linear)
     _choices[module] = choice
 
     def undo() -> None:
@@ -275,17 +291,19 @@ def choice_in(module: nn.Module | None) -> LinearChoice | None:
     return None if module is None else _choices.get(module)
 
 
-@cache
-def _forward_of(linear: Linear) -> Callable[[nn.Linear, Tensor], Tensor]:
-    """One function for all layers: Dynamo compiles blocks of one code once."""
+def _put_in(layers: Iterable[nn.Linear], linear: Linear) -> Undo:
+    """Let the layers compute by `linear` where it takes their tokens."""
 
-    def forward(self: nn.Linear, input: Tensor) -> Tensor:
-        n_tokens = math.prod(input.shape[:-1])
-        if n_tokens == 0 or n_tokens % SIDE:
-            return F.linear(input, self.weight, self.bias)
-        return linear(input, self.weight, self.bias)
+    def made(_kind: type[nn.Module], _own: object) -> Callable[[nn.Linear, Tensor], Tensor]:
+        def forward(self: nn.Linear, input: Tensor) -> Tensor:
+            n_tokens = math.prod(input.shape[:-1])
+            if n_tokens == 0 or n_tokens % SIDE:
+                return F.linear(input, self.weight, self.bias)
+            return linear(input, self.weight, self.bias)
 
-    return forward
+        return forward
+
+    return give_forward(layers, made)
 
 
 def every_layer(module: nn.Module) -> Undo:
@@ -300,7 +318,7 @@ def every_layer(module: nn.Module) -> Undo:
             f"expected a module with linear layers (nn.Linear) that can compute in fp8, got "
             f"{type(module).__name__} with none: {'; '.join(_reasons(found.left)) or 'it has no nn.Linear'}"
         )
-    return give_forward(found.layers.values(), _forward_of(fp8_linear))
+    return _put_in(found.layers.values(), fp8_linear)
 
 
 def choose_at_first_call(
@@ -310,9 +328,9 @@ def choose_at_first_call(
     undos: list[Undo] = []
 
     def prepare(*args: Any, **kwargs: Any) -> None:
-        # Past what the module itself is compiled as; its blocks run eagerly then.
-        called = partial(module._call_impl, *args, **kwargs)
-        undos.append(choose(module, called, loss=loss, clock=timed, linear=linear))
+        called = partial(module, *args, **kwargs)
+        with eagerly(module):
+            undos.append(choose(module, called, loss=loss, clock=timed, linear=linear))
 
     undos.append(before_first_call(module, prepare))
 

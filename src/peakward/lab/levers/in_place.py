@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from peakward.kernels.ops.forwards import Around, Call, wrap_forward
 from peakward.lab.levers import module_levers, precision
 from peakward.lab.levers.fp8_layers import choose_at_first_call
 from peakward.lab.models.callers_compilation import CallersCompilation
-from peakward.lab.rewriting.wrapping import Around, Call, wrap_forward
 from peakward.levers import catalogue
 from peakward.levers.axis import Undo
 from peakward.records.case import AS_WRITTEN, Configuration, DeviceType, Precision

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from peakward.lab.rewriting.wrapping import Call, wrap_forward
+from peakward.kernels.ops.forwards import Call, wrap_forward
 from peakward.levers.axis import Undo
 from peakward.records.errors import PeakwardError
 

@@ -48,7 +48,7 @@ class ModelStep(ConfiguredStep):
         )
         if configuration.precision == "fp8":
             precision.apply_fp8(model)
-        catalogue.apply_to_module(model, configuration)
+        catalogue.apply_to_module(model, configuration, is_built=True)
         compilation.apply_checkpointing(model, configuration.checkpointing)
         compilation.apply_compile(model, configuration.compile, configuration.compile_scope)
         super().__init__(case, model, _source(case))

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
+from peakward.kernels.ops.forwards import Call, wrap_forward
 from peakward.lab.levers.compilation import is_compiled, selective
 from peakward.lab.levers.ranges import opened
 from peakward.lab.models.given_module import repeated_blocks
 from peakward.lab.rewriting import rewriting
-from peakward.lab.rewriting.wrapping import Call, wrap_forward
 from peakward.levers.axis import Undo
 from peakward.records.case import Checkpointing, Compile, CompileScope
 from peakward.records.errors import PeakwardError

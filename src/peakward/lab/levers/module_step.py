@@ -54,18 +54,18 @@ class ModuleStep(ConfiguredStep):
         self._calls = calls_of(case, given, dtype)
         batches = self._calls.batches(case.workload, case.device)
         root, within = self._calls.rooted(module, _left_to_apply(case))
+        catalogue.apply_to_module(root, within)
         module.train(case.workload.trains)
         if configuration.precision == "fp8":
             # A check of numbers on fewer blocks has other sizes, on which nothing may win.
             clock = fp8_layers.timed if max_blocks is None else None
-            with precision.autocast("fp8", case.device):
+            with precision.autocast("fp8", case.device), fp8_layers.eagerly(root):
                 fp8_layers.choose(
                     module,
                     lambda: self._tried(batches[0][0]),
                     loss=configuration.loss,
                     clock=clock,
                 )
-        catalogue.apply_to_module(root, within)
         # In the types that steps run in: cuDNN's kernel takes 16-bit ones alone.
         with precision.autocast(configuration.precision, case.device):
             rewriting.settle(root, lambda: self._tried(batches[0][0]))

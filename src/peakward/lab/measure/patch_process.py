@@ -106,11 +106,11 @@ def _compared(ask: Ask) -> Compared:
     subject = of_module(ask.case, module_source.build)
     files = {Path(path): content for path, content in ask.files.items()}
 
-    def of_either(case: ConfiguredCase) -> Outputs:
+    def of_either(case: ConfiguredCase, n_trained: int) -> Outputs:
         if case == ask.case:
-            return subject.outputs(case)
+            return subject.outputs(case, n_trained)
         with _patched(files), _finished(patched, reduced=True) as step:
-            return outputs(step)
+            return outputs(step, n_trained)
 
     same = msgspec.structs.replace(ask.case, fingerprint=PATCHED)
     claim = Claim(base=ask.case, candidate=same, declared="reordered")

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from peakward.lab.levers.configured_step import ConfiguredStep
+from peakward.lab.numerics import training
 from peakward.records.case import ConfiguredCase
 from peakward.records.errors import PeakwardError
-from peakward.records.lever import Claim, NumericsError, NumericsVerdict
+from peakward.records.lever import Claim, NumericsError, NumericsVerdict, TrainingRun
 
 UNIT_ROUNDOFF = {
     "fp32": 2.0**-24,
@@ -28,6 +29,12 @@ the sum over tokens, the division. Over 96 draws of 62 tokens on an H100, torch'
 of these u, the fused kernel's by up to 1.7."""
 
 Outputs = dict[str, tuple[Tensor, ...]]
+RUN = ("losses", "norms")
+"""The losses of a short training run by step, and the norms of its last gradients by parameter."""
+
+
+Course = tuple[Tensor, Tensor]
+"""The losses of a training run, and the norms of its last gradients."""
 
 
 class Subject(NamedTuple):
@@ -35,13 +42,17 @@ class Subject(NamedTuple):
 
     oracle: Callable[[], Outputs]
     """The step without levers, in fp64."""
-    outputs: Callable[[ConfiguredCase], Outputs]
-    """The step of a case."""
+    outputs: Callable[[ConfiguredCase, int], Outputs]
+    """The step of a case, and a training run of so many steps more."""
     n_layers: int | None
     """The number of layers; None where it, and with it a bound on rounding, is not known."""
     rounded: Callable[[ConfiguredCase], Outputs | None] | None = None
     """The oracle with each weight that the case quantises rounded at random (`verify.perturb`); None where
     it quantises none."""
+    names: Callable[[], Sequence[str]] = tuple
+    """Names of the oracle's parameters in their order, once it has been computed."""
+    erring: Callable[[ConfiguredCase, float], Outputs] | None = None
+    """The oracle's training run, with gradients that err by a share and parameters rounded as in the case."""
 
 
 def judge(subject: Subject, claims: Sequence[Claim]) -> tuple[NumericsVerdict, ...]:
@@ -71,6 +82,9 @@ def judge(subject: Subject, claims: Sequence[Claim]) -> tuple[NumericsVerdict, .
     AdamW moves a parameter by the rate times the gradient's sign; rounding turns that sign where the
     gradient is near zero, and bf16 parameters round most of the move away.
 
+    Where the oracle's steps are fast, the step is followed by a short training run (`training`): its losses
+    may be off by what drawn errors within the class make of the oracle's.
+
     The loss is one number and may agree by luck. Its bound is therefore at least the candidate's u, and
     at least the roundings in fp32 that every computation of it has.
     """
@@ -87,6 +101,26 @@ class _Runs:
         self._oracle: Outputs | None = None
         self._errors: dict[tuple[ConfiguredCase, bool], dict[str, float]] = {}
         self._latest: tuple[tuple[ConfiguredCase, bool], Outputs] | None = None
+        self._courses: dict[tuple[ConfiguredCase, bool], Course] = {}
+        self._drifts: dict[tuple[float, bool], float] = {}
+
+    @property
+    def n_trained(self) -> int:
+        """The steps of the oracle's training run; 0 where it has none."""
+        return len(self.oracle["losses"][0]) if "losses" in self.oracle else 0
+
+    def drift(self, candidate: ConfiguredCase, error: float) -> float:
+        """How far the oracle's losses are off with gradients that err by `error`."""
+        assert self.subject.erring is not None
+        key = error, candidate.configuration.precision == "bf16"
+        if key not in self._drifts:
+            erring = self.subject.erring(candidate, error)
+            self._drifts[key] = training.drift(*erring["losses"], *self.oracle["losses"])
+        return self._drifts[key]
+
+    def course(self, case: ConfiguredCase) -> Course:
+        """The training run of a case that has been computed."""
+        return self._courses[case, False]
 
     @property
     def oracle(self) -> Outputs:
@@ -108,10 +142,15 @@ class _Runs:
         before = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(exactly, warn_only=True)
         try:
-            made = self.subject.outputs(case)
+            made = self.subject.outputs(case, self.n_trained)
         finally:
             torch.use_deterministic_algorithms(before)
-        self._errors[key] = {name: distance(made[name], oracle[name]) for name in oracle}
+        self._errors[key] = {
+            name: distance(made[name], oracle[name]) for name in oracle if name not in RUN
+        }
+        if self.n_trained:
+            self._courses[key] = _course(made)
+            self._errors[key]["losses"] = training.apart(*made["losses"], *oracle["losses"])
         self._latest = key, made
         return made
 
@@ -133,17 +172,31 @@ def _verdict(claim: Claim, runs: _Runs) -> NumericsVerdict:
     )
     got = runs.errors(candidate, exactly=exactly)
     coarseness = runs.coarseness(candidate) if declared == "approximate" else {}
+    bounds = {
+        name: _bound(
+            name, runs.subject, claim, base_error=base_error, coarse=coarseness.get(name, 0.0)
+        )
+        for name, base_error in expected.items()
+        if name != "losses"
+    }
+    if declared == "approximate":
+        bounds.pop("updates", None)
+    trained = runs.n_trained and not exactly and runs.subject.erring is not None
+    if trained:
+        error = training.error_of_updates(candidate.configuration, bounds["gradients"])
+        allowed = training.SLACK * runs.drift(candidate, error)
+        allowed += training.scatter(runs.course(candidate)[0], *runs.oracle["losses"])
+        bounds["losses"] = (
+            allowed if declared == "approximate" else max(allowed, 2 * expected["losses"])
+        )
     errors = tuple(
         NumericsError(
             quantity=name,  # type: ignore[arg-type]
             candidate_error=got[name],
-            base_error=base_error,
-            bound=_bound(
-                name, runs.subject, claim, base_error=base_error, coarse=coarseness.get(name, 0.0)
-            ),
+            base_error=expected[name],
+            bound=bound,
         )
-        for name, base_error in expected.items()
-        if not (name == "updates" and declared == "approximate")
+        for name, bound in bounds.items()
     )
     broken: list[str] = [each.quantity for each in errors if not each.candidate_error <= each.bound]
     if not equal:
@@ -153,20 +206,35 @@ def _verdict(claim: Claim, runs: _Runs) -> NumericsVerdict:
         verdict="violated" if broken else "holds",
         reason=", ".join(broken) or None,
         errors=errors,
+        training=_run(claim, runs) if trained else None,
     )
+
+
+def _run(claim: Claim, runs: _Runs) -> TrainingRun:
+    found, base = (runs.course(each) for each in (claim.candidate, claim.base))  # type: ignore[arg-type]
+    return training.run_of(runs.subject.names(), found, base, _course(runs.oracle))
+
+
+def _course(made: Outputs) -> Course:
+    (losses,), (norms,) = (made[name] for name in RUN)
+    return losses, norms
 
 
 def _equal(expected: Outputs, got: Outputs) -> bool:
     return all(
         torch.equal(mine, theirs)
         for name in expected
+        if name not in RUN
         for mine, theirs in zip(got[name], expected[name], strict=True)
     )
 
 
-def outputs(step: ConfiguredStep) -> Outputs:
+def outputs(step: ConfiguredStep, n_trained: int | None = 0) -> Outputs:
     """The results of the first step from the initial weights, and the parameters after the second, by
-    quantity.
+    quantity; then the losses of a training run and the norms of its last gradients.
+
+    Args:
+        n_trained: the steps of that run; None: as many as there is time for.
 
     An earlier step may be spent on capture and its warm-up, so the state is put back. Two updates are
     made, because in the first one AdamW's rates of decay cancel against its correction.
@@ -189,10 +257,15 @@ def outputs(step: ConfiguredStep) -> Outputs:
         "gradients": tuple(each.clone() for each in step.gradients()),
     }
     if step.optimizer is not None:
-        step.step()
-        found["parameters"] = tuple(each.detach() for each in step.model.parameters())
+        n_affordable = training.affordable(step)
+        n_trained = n_affordable if n_trained is None else n_trained
+        found["parameters"] = tuple(each.detach().clone() for each in step.model.parameters())
         moved = zip(found["parameters"], initial, strict=True)
         found["updates"] = tuple(after - before for after, before in moved)
+        if n_trained:
+            del initial
+            losses, norms = training.train(step, n_trained)
+            found |= {"losses": (losses,), "norms": (norms,)}
     return found
 
 

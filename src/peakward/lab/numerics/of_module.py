@@ -6,7 +6,8 @@ because dropout would look like an error. They run on the first 4 repeated block
 where tokens are drawn; a batch that came with the module is taken whole.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from peakward.lab.levers.module_step import ModuleStep, prepared_module
 from peakward.lab.models.given_module import GivenModule, repeated_blocks
 from peakward.lab.models.python_source import raise_as_bad_input
+from peakward.lab.numerics import training
 from peakward.lab.numerics.judge import Outputs, Subject, outputs
 from peakward.levers.precision import fp32_matmuls
 from peakward.records.case import AS_WRITTEN, ConfiguredCase, ModuleCase, Workload
@@ -48,41 +50,49 @@ def of_module(base: ModuleCase, build: Build) -> Subject:
         work = few_tokens(case.workload) if drawn else case.workload
         return msgspec.structs.replace(case, workload=work, memory_limit_bytes=None)
 
+    names: list[str] = []
+
     def oracle() -> Outputs:
         nonlocal first
         given, first = (
             first,
             None,
         )  # Nothing else holds it, so that its memory is free after the oracle.
-        return _oracle(reduced(base), given or build(base))
+        with _in_double(reduced(base), given or build(base)) as step:
+            names[:] = [name for name, _ in step.model.named_parameters()]
+            return outputs(step, None)
 
-    def made(case: ConfiguredCase) -> Outputs:
+    def erring(case: ConfiguredCase, error: float) -> Outputs:
+        with _in_double(reduced(base), build(base)) as step:
+            training.err(step, error=error, in_bf16=case.configuration.precision == "bf16")
+            return outputs(step, training.N_STEPS)
+
+    def made(case: ConfiguredCase, n_trained: int) -> Outputs:
         assert isinstance(case, ModuleCase)
         given = build(case)
         _expect_same(given, initial, case.source)
-        return _outputs(reduced(case), given)
+        with prepared_module(reduced(case), given, max_blocks=MAX_LAYERS) as step:
+            step.model.eval()
+            return outputs(step, n_trained)
 
     return Subject(
         oracle=oracle,
         outputs=made,
         n_layers=None if blocks is None else min(len(blocks), MAX_LAYERS),
+        names=lambda: names,
+        erring=erring,
     )
 
 
-def _outputs(case: ModuleCase, given: GivenModule) -> Outputs:
-    with prepared_module(case, given, max_blocks=MAX_LAYERS) as step:
-        step.model.eval()
-        return outputs(step)
-
-
-def _oracle(case: ModuleCase, given: GivenModule) -> Outputs:
+@contextmanager
+def _in_double(case: ModuleCase, given: GivenModule) -> Iterator[ModuleStep]:
     plain = msgspec.structs.replace(case, configuration=AS_WRITTEN)
     with fp32_matmuls("fp32"):
         try:
             step = ModuleStep(plain, given, torch.float64, max_blocks=MAX_LAYERS)
             step.model.eval()
             with InDouble():
-                return outputs(step)
+                yield step
         except Exception as error:  # noqa: BLE001  a user's code may raise anything
             raise_as_bad_input(
                 error, "a module that runs in fp64 on its first blocks, for an oracle"

@@ -28,9 +28,10 @@ from peakward.lab.levers.prepare import prepare
 from peakward.lab.models import module_source
 from peakward.lab.models.decoder import Decoder
 from peakward.lab.models.layers import KINDS
+from peakward.lab.numerics import training
 from peakward.lab.numerics.judge import Outputs, Subject, judge, outputs
 from peakward.lab.numerics.of_module import MAX_LAYERS, few_tokens, of_module
-from peakward.levers import kv_cache
+from peakward.levers import catalogue, kv_cache
 from peakward.levers.precision import fp32_matmuls
 from peakward.records.case import (
     Configuration,
@@ -85,7 +86,15 @@ def _of_decoder(base: ModelCase) -> Subject:
         outputs=partial(_decoder_outputs, _earlier(case)),
         n_layers=case.model.n_layers,
         rounded=_rounded,
+        names=lambda: _names(case),
+        erring=_erring,
     )
+
+
+def _names(case: ModelCase) -> tuple[str, ...]:
+    attention = catalogue.function("attention", Configuration())
+    with torch.device("meta"):
+        return tuple(name for name, _ in Decoder(case.model, attention).named_parameters())
 
 
 def _earlier(case: ModelCase) -> Callable[[], KVCache | None]:
@@ -96,18 +105,27 @@ def _earlier(case: ModelCase) -> Callable[[], KVCache | None]:
     )
 
 
-def _decoder_outputs(earlier: Callable[[], KVCache | None], case: ConfiguredCase) -> Outputs:
+def _decoder_outputs(
+    earlier: Callable[[], KVCache | None], case: ConfiguredCase, n_trained: int
+) -> Outputs:
     assert isinstance(case, ModelCase)
     with prepare(reduced(case)) as step:
         assert isinstance(step, ModelStep)
         if step.cache is not None and (held := earlier()) is not None:
             step.cache.take(held)
-        return outputs(step)
+        return outputs(step, n_trained)
 
 
 def _oracle(case: ModelCase) -> Outputs:
     with fp32_matmuls("fp32"):
-        return outputs(_plain(case))
+        return outputs(_plain(case), None)
+
+
+def _erring(candidate: ConfiguredCase, error: float) -> Outputs:
+    assert isinstance(candidate, ModelCase)
+    step = _plain(reduced(candidate))
+    training.err(step, error=error, in_bf16=candidate.configuration.precision == "bf16")
+    return outputs(step, training.N_STEPS)
 
 
 def _rounded(candidate: ConfiguredCase) -> Outputs | None:

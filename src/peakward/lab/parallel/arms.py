@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Any, cast
 
 import msgspec
@@ -46,6 +47,8 @@ LEFT_BYTES = 256 * 2**20
 """Arms that have gone may leave so much to libraries, as cuBLAS's workspaces. Where they leave more, the
 memory of the next is not told: on four H100s the gradients of a DistributedDataParallel of `xl` (3.7 GiB)
 went only when the next one was built, whose peak then seemed as much lower."""
+N_PROFILED = 6
+"""Steps that are profiled one by one, of each layout: each rank's own work is compared over them."""
 
 
 def measure(rank: Rank, arguments: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
@@ -211,7 +214,8 @@ class _Bench:
         )
 
     def account(self, arm: Arm) -> None:
-        """Adds to the resident arm's own run what a step of it sends, and how much of that is hidden."""
+        """Adds to the resident arm's own run what a step of it sends, how much of that is hidden, and how
+        long the rank itself works."""
         step = self._steps.get(arm.name)
         if step is None or arm.layout.n_ranks == 1 or arm.name in self._failed:
             return
@@ -219,9 +223,19 @@ class _Bench:
         launched = partial(held.step, batch)  # Of a replay nothing is seen.
         at = next(at for at, each in enumerate(self.runs) if each.arm == arm.name and each.is_solo)
         use = msgspec.structs.replace(self.runs[at].use, sent=traffic.sent_by(launched))
+        spans = []
+        for _ in range(N_PROFILED):
+            self._say(f"profiling {arm.name}")
+            self._meet()
+            spans.append(traffic.spans_of(step, self._rank.device))
+        use = msgspec.structs.replace(use, own_s=tuple(one.step_s - one.exposed_s for one in spans))
         if self._rank.device.type == "cuda":
-            whole_s, exposed_s = traffic.hidden_by(step)
-            use = msgspec.structs.replace(use, communication_s=whole_s, exposed_s=exposed_s)
+            use = msgspec.structs.replace(
+                use,
+                communication_s=fmean(one.communication_s for one in spans),
+                exposed_s=fmean(one.exposed_s for one in spans),
+                sm_clock_mhz=self.runs[at].sm_clock_mhz,
+            )
         self.runs[at] = msgspec.structs.replace(self.runs[at], use=use)
 
     def trace(self, arm: Arm, folder: Path) -> None:

@@ -78,9 +78,14 @@ def mesh(layout: Layout, rank: Rank) -> DeviceMesh:
     """All ranks as (pp, dp, tp).
 
     Raises:
-        PeakwardError: the layout is not one of so many ranks.
+        PeakwardError: the layout is not one of so many ranks, or has context or expert parallelism.
     """
     expect_layout(layout, rank.n_ranks)
+    if layout.cp > 1 or layout.ep > 1:
+        which = "context" if layout.cp > 1 else "expert"
+        raise PeakwardError(
+            f"expected a layout without {which} parallelism, got {layout.name}: it is planned and not run"
+        )
     return init_device_mesh(
         rank.device.type, (layout.pp, layout.dp, layout.tp), mesh_dim_names=AXES
     )

@@ -60,7 +60,7 @@ def _decoder(case: ModelCase, layout: Layout, device: torch.device) -> Subject:
         dtype=precision.parameter_dtype(configuration.precision),
         seed=case.workload.seed,
     )
-    catalogue.apply_to_module(model, configuration)
+    catalogue.apply_to_module(model, configuration, is_built=True)
     return Subject(model, partial(_tokens, case, layout, device), decoder_loss)
 
 

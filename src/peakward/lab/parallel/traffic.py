@@ -1,7 +1,11 @@
-"""Counts what a step of this rank sends, and how much of that hides behind other work."""
+"""Counts what a step of this rank sends, how much of that hides behind other work, and how long the rank
+itself works."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, zip_longest
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +28,8 @@ CALLS = {
 }
 """The beginnings of operators of torch's `c10d` and `_c10d_functional`. What one receives another sends."""
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+Span = tuple[int, int]
+"""Begin and end in nanoseconds."""
 
 
 class Watched(TorchDispatchMode):
@@ -84,41 +90,87 @@ def sent_by(step: Callable[[], object]) -> tuple[Sent, ...]:
     return watched.sent
 
 
-PROFILED_STEPS = 4
+class StepSpans(NamedTuple):
+    """Seconds of one profiled step of this rank."""
+
+    step_s: float
+    communication_s: float
+    """In which collectives ran, waits for other ranks included."""
+    exposed_s: float
+    """The part of that in which nothing else ran."""
 
 
-def hidden_by(step: Callable[[], object]) -> tuple[float, float]:
-    """Seconds a step on a GPU in which kernels of NCCL ran, and those in which no other did: the mean of
-    profiled steps that follow one another.
+def spans_of(step: Callable[[], object], device: torch.device) -> StepSpans:
+    """One profiled step: kernels of NCCL and all others on a GPU; on a CPU what gloo has under way, and the
+    operators that call no others. There all between two operators counts as a wait while gloo has something
+    under way.
 
-    Operators of the host are left out of the profile: to record them took the host so long that the kernels
-    of a step came apart, and of one step of `medium` on two H100s 0.6% was seen to be hidden where others of
-    the same job hid 36 to 91%.
+    On a GPU operators are left out of the profile: to record them took the host so long that the kernels of a
+    step came apart, and of one step of `medium` on two H100s 0.6% was seen to be hidden where others of the
+    same job hid 36 to 91%.
     """
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as running:
-        for _ in range(PROFILED_STEPS):
-            step()
+    on_gpu = device.type == "cuda"
+    if on_gpu:
         torch.cuda.synchronize()
+    activity = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
+    with profile(activities=[activity]) as running:
+        begin = time.time_ns()
+        step()
+        if on_gpu:
+            torch.cuda.synchronize()
+        end = time.time_ns()
     assert running.profiler is not None and running.profiler.kineto_results is not None
+    events = running.profiler.kineto_results.events()
+    # gloo tells the end of a collective after those who waited for it have gone on.
+    within = (
+        [
+            (max(begin, each[0]), min(end, each[1]))
+            for each in side
+            if each[1] > begin and each[0] < end
+        ]
+        for side in (_on_gpu(events) if on_gpu else _on_cpu(events))
+    )
+    return StepSpans((end - begin) / 1e9, *exposed(*within))
+
+
+def _on_gpu(events: Iterable[Any]) -> tuple[list[Span], list[Span]]:
     own, others = [], []
-    for each in running.profiler.kineto_results.events():
+    for each in events:
         if not str(each.device_type()).endswith("CUDA") or each.duration_ns() <= 0:
             continue
         if each.is_user_annotation():  # A range such as FSDP::all_gather spans the kernels in it.
             continue
-        name, span = each.name(), (each.start_ns(), each.start_ns() + each.duration_ns())
-        if name.startswith("ncclDevKernel") or name.startswith("ncclKernel"):
-            own.append(span)
-        elif not name.startswith(("nccl:", "ProfilerStep", "gpu_user")):
-            others.append(span)
-    whole_s, exposed_s = exposed(own, others)
-    return whole_s / PROFILED_STEPS, exposed_s / PROFILED_STEPS
+        if each.name().startswith(("ncclDevKernel", "ncclKernel")):
+            own.append(_span(each))
+        elif not each.name().startswith(("nccl:", "ProfilerStep", "gpu_user")):
+            others.append(_span(each))
+    return own, others
 
 
-def exposed(
-    own: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]
-) -> tuple[float, float]:
+def _on_cpu(events: Iterable[Any]) -> tuple[list[Span], list[Span]]:
+    own, by_thread = [], defaultdict(list)
+    for each in events:
+        if each.name().startswith("gloo:"):
+            own.append(_span(each))
+        elif each.activity_type() == "cpu_op":
+            by_thread[each.start_thread_id()].append(each)
+    leaves = chain.from_iterable(_leaves(each) for each in by_thread.values())
+    return own, [_span(each) for each in leaves if each.name().split("::")[0] not in NAMESPACES]
+
+
+def _leaves(events: list[Any]) -> Iterator[Any]:
+    """The operators of one thread that call no others."""
+    events.sort(key=lambda each: (each.start_ns(), -each.duration_ns()))
+    for each, after in zip_longest(events, events[1:]):
+        if after is None or after.start_ns() >= each.start_ns() + each.duration_ns():
+            yield each
+
+
+def _span(event: Any) -> Span:
+    return event.start_ns(), event.start_ns() + event.duration_ns()
+
+
+def exposed(own: Sequence[Span], others: Sequence[Span]) -> tuple[float, float]:
     """Seconds that the first spans cover, and those of them that the second leave uncovered; in nanoseconds
     both."""
     covered = list(_merged(own))
@@ -129,7 +181,7 @@ def exposed(
     return total / 1e9, (both - of_others) / 1e9
 
 
-def _merged(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _merged(spans: Sequence[Span]) -> Iterator[Span]:
     start, end = None, 0
     for begins, ends in sorted(spans):
         if start is None or begins > end:

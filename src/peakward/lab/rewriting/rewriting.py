@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from peakward.kernels.ops.attention.sdpa import BACKENDS
+from peakward.kernels.ops.forwards import wrap_forward
 from peakward.lab.models.decoder import Decoder
 from peakward.lab.models.given_module import repeated_blocks
 from peakward.lab.rewriting import owners
@@ -21,7 +22,6 @@ from peakward.lab.rewriting.attention import Outcome, Replaced
 from peakward.lab.rewriting.backend import Backend, eager, inductor
 from peakward.lab.rewriting.dataflow import Refused
 from peakward.lab.rewriting.owners import Chain
-from peakward.lab.rewriting.wrapping import wrap_forward
 from peakward.levers.axis import Undo
 from peakward.records.case import Compile, CompileScope
 from peakward.records.errors import PeakwardError

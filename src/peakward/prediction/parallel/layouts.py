@@ -1,12 +1,14 @@
 """Every layout of a training step on so many GPUs: which there are, which fit, and how fast each is."""
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 import msgspec
 
 from peakward.prediction.floor import compute_type, peak_flops_per_s
 from peakward.prediction.flops import step_flops
-from peakward.prediction.parallel.price import Candidate, price
+from peakward.prediction.parallel.candidate import Candidate
+from peakward.prediction.parallel.price import price
 from peakward.prediction.parallel.rank_costs import CostTable, RankCosts, expect_known
 from peakward.prediction.parallel.rank_memory import memory
 from peakward.prediction.parameters import n_parameters
@@ -15,10 +17,13 @@ from peakward.records.case import ModelCase
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.records.layout import (
+    EXPERT_DATA,
     SHARDING,
     DataStrategy,
     Layout,
     Schedule,
+    expect_chunks,
+    expect_experts,
     expect_layout,
     expect_shared,
     expect_splittable,
@@ -39,6 +44,9 @@ MICRO_BATCH_SIZES = (1, 2, 4, 8, 16)
 STAGES_PER_RANK = (1, 2, 4)
 MOST_STAGES = 16
 """Ranks of a pipeline; more only where that is asked for."""
+LEAST_TOKENS = 8192
+"""Tokens of a sequence on each rank of context parallelism, as in Llama 3's run; fewer only where that is
+asked for, as no published run bears them out."""
 REDUCE_BYTES: dict[ReduceType, int] = {"bf16": 2, "fp32": 4}
 GAINS = 0.97
 """A step as one CUDA graph is a layout of its own where it takes less than this share of the other's time."""
@@ -114,7 +122,7 @@ def layout_plan(
     if on.model is None:
         raise PeakwardError(on.why_no_model)
     links = interconnect(on.device, n_gpus, network)
-    refused = _expect_possible(case.model, n_gpus, links, asked)
+    refused = _expect_possible(case, n_gpus, links, asked)
     table = CostTable(case, on.model)
     limit = on.limit_bytes(case.memory_limit_bytes)
     found: list[LayoutForecast] = []
@@ -123,7 +131,7 @@ def layout_plan(
     refusals: dict[str, None] = {}
     for given in candidates(case, n_gpus, links, asked, refusals):
         try:
-            costs = table.of(given.micro_batch_size, given.layout.tp, given.layout.data)
+            costs = _costs(table, given)
         except PeakwardError as refusal:
             unknown.setdefault(str(refusal))
             continue
@@ -181,10 +189,13 @@ def layout_forecast(
             f"expected a strategy of {', '.join(STRATEGIES)} by blocks to predict, got {layout.name}"
         )
     expect_shared(layout, case.model, case.workload.batch_size)
-    size = case.workload.batch_size * layout.tp * layout.pp // layout.n_micro_batches
+    expect_chunks(layout.cp, case.workload.seq_len, case.model.positions)
+    expect_experts(layout.ep, case.model)
+    own = case.workload.batch_size * layout.n_ranks // layout.dp
+    size = own // layout.n_micro_batches
     again = 1.0 if case.configuration.checkpointing == "every-block" else 0.0
     given = Candidate(layout, size, again, REDUCE_BYTES["fp32" if reduces_in_fp32 else "bf16"])
-    costs = CostTable(case, on.model).of(size, layout.tp, layout.data)
+    costs = _costs(CostTable(case, on.model), given)
     links = interconnect(on.device, layout.n_ranks, network or Network())
     return _forecast(case, on.device, given, costs, links)
 
@@ -204,6 +215,8 @@ def _forecast(
         compute_s=priced.compute_s,
         data_s=priced.data_s,
         tensor_s=priced.tensor_s,
+        context_s=priced.context_s,
+        expert_s=priced.expert_s,
         pipeline_s=priced.pipeline_s,
         update_s=priced.update_s,
         bound=priced.bound,
@@ -212,11 +225,16 @@ def _forecast(
     )
 
 
+def _costs(table: CostTable, given: Candidate) -> RankCosts:
+    layout = given.layout
+    return table.of(given.micro_batch_size, layout.tp, layout.data, layout.cp, layout.ep)
+
+
 def _captures(given: Candidate) -> Iterator[Candidate]:
     """The candidate, and its step as one CUDA graph where the engine can capture it."""
     layout = given.layout
     yield given
-    if layout.data in SHARDING and layout.tp == layout.pp == 1:
+    if layout.data in SHARDING and layout.n_ranks == layout.dp and layout.ep == 1:
         yield given._replace(layout=msgspec.structs.replace(layout, captured=True))
 
 
@@ -240,22 +258,20 @@ def candidates(
     shape = case.model
     for tp in _tensor_sizes(shape, n_gpus, links, asked):
         for pp in _pipeline_sizes(shape, n_gpus // tp, asked):
-            dp = n_gpus // (tp * pp)
-            own = case.workload.batch_size * tp * pp
-            for data in (asked.data,) if asked.data and dp > 1 else _strategies(dp):
-                for size in (
-                    MICRO_BATCH_SIZES
-                    if asked.micro_batch_size is None
-                    else (asked.micro_batch_size,)
-                ):
-                    if own % size:
+            for cp in _context_sizes(case, n_gpus // (tp * pp), asked):
+                own = case.workload.batch_size * tp * pp * cp
+                mesh = Layout(dp=n_gpus // (tp * pp * cp), cp=cp, tp=tp, pp=pp)
+                ways = product(
+                    _expert_sizes(shape, mesh, asked), _strategies(mesh, asked), _sizes(cp, asked)
+                )
+                for ep, data, size in ways:
+                    if own % size or (ep > 1 and data not in EXPERT_DATA):
                         continue
                     for schedule, per_rank in _schedules(shape, pp, own // size):
-                        layout = Layout(
-                            dp=dp,
+                        layout = msgspec.structs.replace(
+                            mesh,
+                            ep=ep,
                             data=data,
-                            tp=tp,
-                            pp=pp,
                             n_micro_batches=own // size,
                             schedule=schedule,
                             stages_per_rank=per_rank,
@@ -267,9 +283,19 @@ def candidates(
                                 )
 
 
-def _strategies(dp: int) -> tuple[DataStrategy, ...]:
-    """Without ranks of the data axis all are one."""
-    return STRATEGIES if dp > 1 else ("ddp",)
+def _strategies(mesh: Layout, asked: AskedLayout) -> tuple[DataStrategy, ...]:
+    """Without ranks that share parameters all are one."""
+    if mesh.n_sharing == 1:
+        return ("ddp",)
+    return STRATEGIES if asked.data is None else (asked.data,)
+
+
+def _sizes(cp: int, asked: AskedLayout) -> tuple[int, ...]:
+    """Sequences of a micro-batch: of those that are split one at a time, as fewer whole ones take as little
+    memory and send nothing."""
+    if asked.micro_batch_size is not None:
+        return (asked.micro_batch_size,)
+    return MICRO_BATCH_SIZES if cp == 1 else (1,)
 
 
 def _recomputations(asked: AskedLayout) -> tuple[float, ...]:
@@ -316,6 +342,29 @@ def _pipeline_sizes(shape: ModelShape, n_ranks: int, asked: AskedLayout) -> Sequ
     return [each for each in range(1, most + 1) if n_ranks % each == 0]
 
 
+def _context_sizes(case: ModelCase, n_ranks: int, asked: AskedLayout) -> Sequence[int]:
+    if asked.cp is not None:
+        return (asked.cp,)
+    most = max(1, case.workload.seq_len // LEAST_TOKENS)
+    sizes = (2**at for at in range(most.bit_length()))
+    return [each for each in sizes if n_ranks % each == 0 and _is_in_chunks(case, each)]
+
+
+def _expert_sizes(shape: ModelShape, mesh: Layout, asked: AskedLayout) -> Sequence[int]:
+    if asked.ep is not None:
+        return (asked.ep,) if mesh.n_sharing % asked.ep == 0 else ()
+    sizes = (2**at for at in range(shape.n_experts.bit_length()))
+    return [each for each in sizes if mesh.n_sharing % each == 0 and shape.n_experts % each == 0]
+
+
+def _is_in_chunks(case: ModelCase, cp: int) -> bool:
+    try:
+        expect_chunks(cp, case.workload.seq_len, case.model.positions)
+    except PeakwardError:
+        return False
+    return True
+
+
 def unsplittable(shape: ModelShape, n_ranks: int) -> str | None:
     """Why so many ranks of tensor parallelism cannot share the model."""
     if n_ranks > 1:
@@ -327,23 +376,25 @@ def unsplittable(shape: ModelShape, n_ranks: int) -> str | None:
 
 
 def _expect_possible(
-    shape: ModelShape, n_gpus: int, links: Interconnect, asked: AskedLayout
+    case: ModelCase, n_gpus: int, links: Interconnect, asked: AskedLayout
 ) -> tuple[str, ...]:
     """The reasons of what is left out.
 
     Raises:
         PeakwardError: a wish that cannot be.
     """
-    tp, pp = asked.tp or 1, asked.pp or 1
-    if tp * pp > n_gpus:
+    shape, wish = case.model, Layout(cp=asked.cp or 1, tp=asked.tp or 1, pp=asked.pp or 1)
+    tp, pp = wish.tp, wish.pp
+    if wish.n_ranks > n_gpus:
         raise PeakwardError(
-            f"expected at most {n_gpus} ranks, one a GPU, got tp {tp} × pp {pp}: take more GPUs, or "
-            "smaller axes"
+            f"expected at most {n_gpus} ranks, one a GPU, got {_axes(wish)}: take more GPUs, or smaller axes"
         )
-    if n_gpus % (tp * pp):
+    if n_gpus % wish.n_ranks:
         raise PeakwardError(
-            f"expected axes that divide {n_gpus} GPUs, got tp {tp} × pp {pp}: change one of them"
+            f"expected axes that divide {n_gpus} GPUs, got {_axes(wish)}: change one of them"
         )
+    expect_chunks(wish.cp, case.workload.seq_len, shape.positions)
+    _expect_experts(case, n_gpus // (tp * pp), asked)
     if tp > links.gpus_per_node:
         raise PeakwardError(
             f"expected tensor parallelism inside of a node of {links.gpus_per_node} GPUs, got tp {tp}"
@@ -355,3 +406,22 @@ def _expect_possible(
         return ()
     left_out = (unsplittable(shape, 2**at) for at in range(links.gpus_per_node.bit_length()))
     return tuple(each for each in left_out if each is not None)
+
+
+def _expect_experts(case: ModelCase, n_sharing: int, asked: AskedLayout) -> None:
+    """
+    Raises:
+        PeakwardError: experts that cannot be split over so many ranks, or by that strategy.
+    """
+    ep = asked.ep or 1
+    expect_experts(ep, case.model)
+    if ep > 1 and (n_sharing % ep or asked.data not in (None, *EXPERT_DATA)):
+        raise PeakwardError(
+            f"expected {', '.join(EXPERT_DATA)} over a multiple of {ep} ranks to split experts, got "
+            f"{asked.data or 'data'} over {n_sharing}: change either"
+        )
+
+
+def _axes(wish: Layout) -> str:
+    axes = (("cp", wish.cp), ("tp", wish.tp), ("pp", wish.pp))
+    return " × ".join(f"{name} {size}" for name, size in axes if size > 1)

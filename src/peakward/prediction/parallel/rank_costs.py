@@ -71,6 +71,12 @@ class RankCosts(NamedTuple):
     """Updating one parameter, where the device limits the update."""
     moved_s: float
     """Reading or writing a byte, of many."""
+    kv_bytes: int = 0
+    """The keys and values of a block that ranks of context parallelism gather, of whole sequences."""
+    expert_parameters: int = 0
+    """Those of `block_parameters` that ranks of expert parallelism have split."""
+    routed_bytes: int = 0
+    """The tokens that a rank sends to the experts of a block, each once for every expert of its own."""
 
 
 def compute_precision(precision: str, data: DataStrategy) -> str:
@@ -84,21 +90,84 @@ class CostTable:
     def __init__(self, case: ModelCase, on: DeviceModel) -> None:
         self._case, self._on = case, on
         self._update_s = _update_s(_narrow(case.model, 1, 1), case, on)
-        self._held: dict[tuple[int, str], _Held] = {}
-        self._known: dict[tuple[int, int, str], RankCosts] = {}
+        self._held: dict[tuple[int, int, str], _Held] = {}
+        self._known: dict[tuple[int, int, int, str], RankCosts] = {}
+        self._fewer: dict[int, CostTable] = {}
+        self._attending: dict[tuple[tuple[int, int, str], int], Seconds] = {}
 
-    def of(self, micro_batch_size: int, tp: int, data: DataStrategy) -> RankCosts:
-        """The costs of a micro-batch; passes have the precision of the strategy."""
+    def of(
+        self, micro_batch_size: int, tp: int, data: DataStrategy, cp: int = 1, ep: int = 1
+    ) -> RankCosts:
+        """The costs of a micro-batch; passes have the precision of the strategy.
+
+        Raises:
+            PeakwardError: ranks that split sequences with attention that keeps its scores.
+        """
+        if ep > 1:
+            return self._with_fewer_experts(micro_batch_size, tp, data, cp, ep)
         precision = compute_precision(self._case.configuration.precision, data)
-        key = (micro_batch_size, tp, precision)
+        key = (micro_batch_size, tp, cp, precision)
         if key not in self._known:
-            if (tp, precision) not in self._held:
-                self._held[tp, precision] = _held(self._case, tp, precision)
-            held = self._held[tp, precision]
-            self._known[key] = _rank_costs(
-                self._case, *key, self._on, held=held, update_s=self._update_s
-            )
+            case = _of_part_of_a_sequence(self._case, cp)
+            if (tp, cp, precision) not in self._held:
+                self._held[tp, cp, precision] = _held(case, tp, precision)
+            held, own = self._held[tp, cp, precision], (micro_batch_size, tp, precision)
+            costs = _rank_costs(case, *own, self._on, held=held, update_s=self._update_s)
+            self._known[key] = costs if cp == 1 else self._over_whole(costs, own, cp)
         return self._known[key]
+
+    def _over_whole(self, part: RankCosts, own: tuple[int, int, str], cp: int) -> RankCosts:
+        """The costs of a part of each sequence with attention over the whole: a rank has its share of the
+        scores, of which causal ones are equally many on each (`Layout.cp`)."""
+        micro_batch_size, tp, _ = own
+        short, whole = self._attention(own, cp), self._attention(own, 1)
+        if not whole.forward_s:
+            raise PeakwardError(
+                "expected attention in one kernel, which keeps no scores, for context parallelism, got "
+                f"{self._case.configuration.attention}: take sdpa"
+            )
+        own_s = (each / cp for each in whole)
+        block = Seconds(
+            *(b - less + more for b, less, more in zip(part.block, short, own_s, strict=True))
+        )
+        shape, n_tokens = self._case.model, micro_batch_size * self._case.workload.seq_len
+        kv_bytes = 2 * COMPUTE_BYTES * n_tokens * shape.n_kv_heads // tp * shape.head_dim
+        # Gathered keys and values, and their gradients before they are summed.
+        other_bytes = part.other_bytes + 2 * kv_bytes
+        return part._replace(block=block, kv_bytes=kv_bytes, other_bytes=other_bytes)
+
+    def _with_fewer_experts(
+        self, micro_batch_size: int, tp: int, data: DataStrategy, cp: int, ep: int
+    ) -> RankCosts:
+        """A rank has its share of the experts, and the tokens that all ranks send to them: dealt evenly they
+        are as many as its own. One expert alone is priced as two with half of its tokens each."""
+        shape = self._case.model
+        n_experts = shape.n_experts // ep
+        if ep not in self._fewer:
+            less = msgspec.structs.replace(shape, n_experts=max(2, n_experts))
+            self._fewer[ep] = CostTable(msgspec.structs.replace(self._case, model=less), self._on)
+        found = self._fewer[ep].of(micro_batch_size, tp, data, cp)
+        experts = n_experts * shape.expert_parameters
+        tokens = micro_batch_size * self._case.workload.seq_len // cp
+        sent_bytes = COMPUTE_BYTES * tokens * shape.n_active_experts * shape.d_model
+        return found._replace(
+            block_parameters=_block_parameters(shape)
+            - (shape.n_experts - n_experts) * shape.expert_parameters,
+            expert_parameters=experts,
+            routed_bytes=sent_bytes,
+            update_s=self._update_s,
+            other_bytes=found.other_bytes + 2 * sent_bytes,
+        )
+
+    def _attention(self, own: tuple[int, int, str], cp: int) -> Seconds:
+        """A block's kernels of attention within the part of a sequence that each of so many ranks has."""
+        if (own, cp) not in self._attending:
+            micro_batch_size, tp, precision = own
+            case = _of_part_of_a_sequence(self._case, cp)
+            shape = _narrow(case.model, tp, 1)
+            time = step_time(_case(shape, micro_batch_size, case, precision), self._on)
+            self._attending[own, cp] = _of_attention(time)
+        return self._attending[own, cp]
 
 
 class Linear(NamedTuple):
@@ -219,6 +288,27 @@ def _rank_costs(
     )
 
 
+def _of_part_of_a_sequence(case: ModelCase, cp: int) -> ModelCase:
+    """The case of a rank's tokens alone, whose attention is then too short."""
+    if cp == 1:
+        return case
+    work = msgspec.structs.replace(case.workload, seq_len=case.workload.seq_len // cp)
+    return msgspec.structs.replace(case, workload=work)
+
+
+def _of_attention(time: StepTime) -> Seconds:
+    found = {"forward": 0.0, "backward": 0.0}
+    for each in time.operators:
+        if each.category == "attention" and each.phase in found:
+            found[each.phase] += each.device_s
+    return Seconds(found["forward"], found["backward"])
+
+
+def _block_parameters(shape: ModelShape) -> int:
+    one, two = (_narrow(shape, 1, n_layers) for n_layers in (1, 2))
+    return n_parameters(two) - n_parameters(one)
+
+
 def _update_s(shape: ModelShape, case: ModelCase, on: DeviceModel) -> float:
     own = case.configuration.precision
     found = step_time(_case(shape, 1, case, own, "train_step"), on)
@@ -291,9 +381,4 @@ def expect_known(case: ModelCase) -> None:
         raise PeakwardError(
             f"expected a plain step to plan layouts of many GPUs, got {what}: micro-batches are chosen "
             "by the plan"
-        )
-    if case.model.n_experts > 1:
-        raise PeakwardError(
-            f"expected a dense model for layouts of many GPUs, got {case.model.n_experts} experts: the "
-            "engine has no expert parallelism"
         )

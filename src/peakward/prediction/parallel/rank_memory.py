@@ -7,7 +7,7 @@ Held to what torch's allocator gave out on two H200s and four H100s
 from collections.abc import Sequence
 
 from peakward.prediction.memory.peak import CONTEXT_BYTES
-from peakward.prediction.parallel.price import Candidate, Stage, stages_of
+from peakward.prediction.parallel.candidate import Candidate, Stage, spread, stages_of
 from peakward.prediction.parallel.rank_costs import COMPUTE_BYTES, ITEM_BYTES, RankCosts
 from peakward.prediction.parallel.schedule import n_under_way
 from peakward.records.case import ModelCase
@@ -38,21 +38,22 @@ def _of_rank(
     n_blocks, has_last = sum(each.n_blocks for each in own), any(each.is_last for each in own)
     p, rest = sum(each.parameters(costs) for each in own), sum(each.rest(costs) for each in own)
     held, summed, moments, held_whole = item * p, item * p, 2 * item * p, 0
+    shard = spread(layout, costs, p, n_blocks) / layout.n_sharing
     # Micro-batches add to what is there. torch's DistributedDataParallel keeps its buckets between steps
     # (results/2026-11-28-h100-study-parallel: ddp and zero1, whatever the size of the buckets).
-    in_buckets = layout.dp > 1 and layout.data in ("ddp", "zero1")
+    in_buckets = layout.n_sharing > 1 and layout.data in ("ddp", "zero1")
     has_gradients = in_buckets or layout.n_micro_batches > 1
     if layout.data in SHARDING:
         blocks = GATHERED_BLOCKS * costs.block_parameters + rest
         gathered = p if layout.data == "zero2" or layout.pp > 1 else min(p, blocks)
         is_whole = layout.n_micro_batches > 1 and not given.reduces_each
         waiting = p if is_whole else min(p, costs.block_parameters + rest)
-        held = item * p // layout.dp + COMPUTE_BYTES * gathered
+        held = int(item * shard) + COMPUTE_BYTES * gathered
         held_whole = COMPUTE_BYTES * waiting
-        summed = item * p // layout.dp + held_whole
-        moments //= layout.dp
+        summed = int(item * shard) + held_whole
+        moments = int(2 * item * shard)
     elif layout.data == "zero1":
-        moments //= layout.dp
+        moments //= layout.n_sharing
     under_way = 1
     if layout.pp > 1:
         under_way = n_under_way(

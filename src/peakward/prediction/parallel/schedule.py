@@ -80,18 +80,18 @@ def pipeline_s(
 ) -> float:
     """Seconds until the last rank has ended its last backward pass.
 
-    Of many micro-batches two rounds of as many as ranks are simulated; each further one takes as long as the
-    second.
+    Of many micro-batches three rounds of as many as ranks are simulated; each further one takes as long as
+    the third. Where stages are uneven the second takes less, as it begins in the bubble of the first.
 
     Args:
         stages: from the first to the last; rank r has r, r + pp, ….
         hop_s: what an activation or its gradient takes to the next stage. torch waits for it between passes.
     """
     n = n_micro_batches
-    if schedule == "gpipe" or n <= 2 * pp or n % pp:
+    if schedule == "gpipe" or n <= 3 * pp or n % pp:
         return _simulated_s(stages, pp, n, schedule, hop_s)
-    one_s, two_s = (_simulated_s(stages, pp, rounds * pp, schedule, hop_s) for rounds in (1, 2))
-    return two_s + (n // pp - 2) * (two_s - one_s)
+    two_s, three_s = (_simulated_s(stages, pp, rounds * pp, schedule, hop_s) for rounds in (2, 3))
+    return three_s + (n // pp - 3) * (three_s - two_s)
 
 
 @lru_cache(maxsize=4096)

@@ -40,7 +40,7 @@ class Losses:
     def __init__(self, losses):
         self.losses, self.ran = losses, []
 
-    def outputs(self, case):
+    def outputs(self, case, _n_trained):
         self.ran.append((case, torch.are_deterministic_algorithms_enabled()))
         return {"loss": (torch.tensor(self.losses[case], dtype=torch.float64),)}
 

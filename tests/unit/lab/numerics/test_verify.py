@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from peakward.lab.models.layers import KINDS
+from peakward.lab.numerics import training
 from peakward.lab.numerics import verify as room
 from peakward.lab.numerics.judge import judge
 from peakward.lab.numerics.verify import reduced, verify
@@ -57,6 +58,8 @@ def test_a_lever_keeps_what_its_class_promises(pass_, changed, declared):
     }
     if declared != "approximate":
         expected["train_step"].append("updates")
+    if declared != "exact":
+        expected["train_step"].append("losses")
     assert [each.quantity for each in found.errors] == expected[pass_]
     assert all(each.candidate_error <= each.bound for each in found.errors)
 
@@ -191,8 +194,8 @@ def test_another_model_breaks_every_class(declared):
 def test_a_nan_breaks_the_class(monkeypatch):
     real = room.outputs
 
-    def poisoned(step):
-        outputs = real(step)
+    def poisoned(step, n_trained):
+        outputs = real(step, n_trained)
         if step.case.configuration.attention == "sdpa":
             outputs["gradients"][0].view(-1)[0] = torch.nan
         return outputs
@@ -298,3 +301,50 @@ def test_levers_on_top_of_quantised_weights_only_reorder():
     base = quantised("int8")
     found = verify(base, quantised("int8", attention="sdpa"), "reordered")
     assert found.verdict == "holds", found
+
+
+@pytest.mark.parametrize("broken", [{"lr": 0.0}, {"lr": 1.2e-4}, {"betas": (0.1, 0.2)}], ids=str)
+def test_a_training_run_shows_what_one_step_in_16_bits_hides(broken, monkeypatch):
+    """A rate that is a fifth too high: gradients are right, and the updates of 16 bits are not compared."""
+    real = optimizer.adamw
+
+    def wrong(model, implementation, *, capturable):
+        made = real(model, implementation, capturable=capturable)
+        if implementation == "adamw-fused":
+            made.param_groups[0].update(broken)
+        return made
+
+    monkeypatch.setattr(optimizer, "adamw", wrong)
+    candidate = case(precision="bf16-mixed", optimizer="adamw-fused")
+    found = verify(case(), candidate, "approximate")
+    assert (found.verdict, found.reason) == ("violated", "losses")
+
+
+def test_a_training_run_is_told_by_step_and_layer():
+    run = verify(case(), case(precision="bf16"), "approximate").training
+    assert len(run.losses) == len(run.base_losses) == len(run.oracle_losses) == training.N_STEPS
+    assert run.losses != run.base_losses != run.oracle_losses
+    assert run.losses == pytest.approx(run.oracle_losses, rel=0.01)
+    assert run.layers == ("others", "layer 0", "layer 1")
+    assert run.gradient_norms == pytest.approx(run.oracle_gradient_norms, rel=0.1)
+    assert min(run.oracle_gradient_norms) > 0
+
+
+def test_parameters_in_16_bits_may_drift_as_rounding_makes_them():
+    """What drawn errors of gradients alone explain is less."""
+    subject = room._of_decoder(case())
+    oracle = subject.oracle()
+    mixed, rounded = (
+        training.drift(*subject.erring(case(precision=each), 0.03)["losses"], *oracle["losses"])
+        for each in ("bf16-mixed", "bf16")
+    )
+    losses = subject.outputs(case(precision="bf16"), 16)["losses"]
+    found = training.apart(*losses, *oracle["losses"])
+    assert mixed < found / 2 < rounded
+
+
+def test_no_run_where_the_oracle_is_slow(monkeypatch):
+    monkeypatch.setattr(training, "MOST_S", 0.0)
+    found = verify(case(), case(precision="bf16"), "approximate")
+    assert found.training is None
+    assert "losses" not in {each.quantity for each in found.errors}

@@ -59,6 +59,19 @@ def lacking(rank, arguments, tell):
     return arms.measure(rank, arguments, tell)
 
 
+def sleepy(rank, arguments, tell):
+    """A comparison of arms in which one rank sleeps in its forward pass."""
+    own = subjects.decoder_loss
+
+    def loss(model, batch):
+        if rank.number == arguments["rank"]:
+            time.sleep(arguments["seconds"])
+        return own(model, batch)
+
+    subjects.decoder_loss = loss
+    return arms.measure(rank, arguments["request"], tell)
+
+
 def types(rank, arguments, tell):
     """The type that the first block of each rank computes in, by layout."""
     case, found = msgspec.convert(arguments["case"], ModelCase), {}

@@ -9,21 +9,24 @@ from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.layout import Layout, expect_layout
 from peakward.records.parallel import Arm, ArmRun, ArmsRequest
+from peakward.stats.stragglers import stragglers
 from unit.lab.parallel.job import run_ranks
+
+SHAPE = msgspec.structs.replace(
+    model("tiny"), name="test", n_layers=2, d_model=32, d_ff=64, head_dim=8, vocab_size=64
+)
+CASE = ModelCase(
+    model=SHAPE,
+    workload=Workload(batch_size=2, seq_len=8, pass_="train_step"),
+    configuration=Configuration(attention="sdpa", optimizer="adamw-fused"),
+    device="cpu",
+)
 
 
 @pytest.fixture(scope="module")
 def runs():
-    shape = msgspec.structs.replace(
-        model("tiny"), name="test", n_layers=2, d_model=32, d_ff=64, head_dim=8, vocab_size=64
-    )
     request = ArmsRequest(
-        case=ModelCase(
-            model=shape,
-            workload=Workload(batch_size=2, seq_len=8, pass_="train_step"),
-            configuration=Configuration(attention="sdpa", optimizer="adamw-fused"),
-            device="cpu",
-        ),
+        case=CASE,
         arms=(
             Arm(name="plain", layout=Layout(), compiled=False),
             Arm(name="ddp", layout=Layout(dp=2), compiled=False),
@@ -61,6 +64,39 @@ def test_a_step_as_one_graph_is_refused_without_gpus(runs):
     for rank in runs:
         (failed,) = [each for each in rank if each.arm == "graph"]
         assert failed.failed.startswith("expected GPUs for a step as one CUDA graph, got a CPU")
+
+
+SLEPT_S = 0.2
+"""Many times a step of these ranks, also on a busy machine."""
+
+
+@pytest.mark.parametrize("n", [2, pytest.param(4, marks=pytest.mark.full)])
+def test_a_rank_that_sleeps_in_its_forward_pass_is_late(n):
+    layouts = [
+        Layout(dp=n),
+        Layout(dp=n, data="overlapped"),
+        Layout(dp=n, data="fsdp"),
+        Layout(tp=n),
+    ]
+    request = ArmsRequest(
+        case=CASE,
+        arms=tuple(Arm(name=each.name, layout=each, compiled=False) for each in layouts),
+        n_warmup=1,
+        n_solo_steps=2,
+        accounts=True,
+    )
+    given = {"rank": n - 1, "seconds": SLEPT_S, "request": msgspec.to_builtins(request)}
+    by_rank = [
+        msgspec.convert(each["runs"], list[ArmRun])
+        for each in run_ranks("lost:sleepy", given, n_ranks=n)
+    ]
+    jobs = [
+        {rank: each.use.own_s for rank, each in enumerate(own)}
+        for own in zip(*by_rank, strict=True)
+    ]
+    for job in jobs:
+        assert all(each >= SLEPT_S for each in job[n - 1])
+    assert [each.rank for each in stragglers(jobs)] == [n - 1]
 
 
 def test_collectives_of_two_ranks_have_times_and_a_fit():

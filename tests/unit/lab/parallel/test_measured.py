@@ -20,6 +20,7 @@ from peakward.records.case import (
 )
 from peakward.records.case_key import case_key
 from peakward.records.layout import Layout
+from peakward.records.layouts import STRATEGIES
 from peakward.records.measurement import Protocol
 from peakward.report.cases import label
 
@@ -90,6 +91,31 @@ def test_a_user_s_module_is_shared_too(measured, tmp_path):
     assert found.n_parameters == 64 * 32 + 16 * 32 + 2 * (12 * 32**2 + 13 * 32) + 2 * 32
     held = [each.held_bytes["parameters"] for each in found.ranks.ranks]
     assert sum(held) == 4 * found.n_parameters and max(held) < 2.2 * found.n_parameters
+
+
+@pytest.mark.parametrize("layout", [Layout(cp=2), Layout(dp=2, ep=2)], ids=["cp", "ep"])
+def test_context_and_expert_parallelism_are_planned_and_not_run(measured, layout):
+    found = measured(of_layout(layout))
+    assert found.status == "invalid" and "it is planned and not run" in found.reason
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "layout",
+    [*(Layout(dp=2, data=each) for each in STRATEGIES), Layout(pp=2, n_micro_batches=4)],
+    ids=lambda layout: layout.name,
+)
+def test_the_engine_runs_every_other_layout_of_experts_that_is_planned(measured, layout):
+    shape = msgspec.structs.replace(SHAPE, n_experts=4, n_active_experts=2)
+    found = measured(msgspec.structs.replace(of_layout(layout), model=shape))
+    assert found.status == "ok", found.reason
+    assert found.loss == pytest.approx(math.log(64), rel=0.1)
+
+
+def test_an_axis_of_one_rank_changes_no_key():
+    """The key of a release without context parallelism."""
+    assert case_key(of_layout(Layout(dp=2))) == "061b249d1ddc4281"
+    assert case_key(of_layout(Layout(cp=2))) != case_key(of_layout(Layout()))
 
 
 @pytest.mark.full

@@ -56,6 +56,7 @@ def test_all_that_fit_are_ranked_and_taken_by_the_engine():
         assert each.memory.total_bytes <= found.limit_bytes
         assert each.tokens_per_s == pytest.approx(16 * 2048 / each.step_s)
         parts = each.compute_s + each.data_s + each.tensor_s + each.pipeline_s + each.update_s
+        assert each.layout.cp == 1 and each.context_s == 0  # Of short sequences.
         assert parts == pytest.approx(each.step_s)
         own = each.layout.tp * each.layout.pp  # Its share of the batch, and of those behind it.
         assert each.layout.n_micro_batches * each.micro_batch_size == own
@@ -108,6 +109,78 @@ def test_thousands_of_gpus_are_planned():
     assert found.n_fitting > 50
 
 
+LONG = 131_072
+
+
+def test_a_sequence_that_is_too_long_for_a_gpu_is_split():
+    asked = case("llama-3-70b", seq_len=LONG)
+    assert planned(asked, n_gpus=1024, cp=1).layouts == ()
+    found = planned(asked, n_gpus=1024)
+    assert found.layouts and {each.layout.cp for each in found.layouts} <= {2, 4, 8, 16}
+    for each in found.layouts:
+        layout = each.layout
+        expect_layout(layout, 1024)
+        assert layout.n_micro_batches == layout.tp * layout.pp * layout.cp
+        assert each.tokens_per_s == pytest.approx(1024 * LONG / each.step_s)
+        parts = each.compute_s + each.data_s + each.tensor_s + each.pipeline_s + each.update_s
+        assert parts + each.context_s == pytest.approx(each.step_s)
+    page = markdown.render(layouts.summary(found))
+    assert "Peakward's own engine has no context parallelism, and none" in page
+    assert "tp, cp, bubble: waiting for them" in page
+    assert layouts.layout_code(found.layouts[0]) in page and "cp=" in page
+
+
+def test_the_fastest_layout_that_the_engine_runs_is_named_beside():
+    found = planned(case(seq_len=32_768), n_gpus=64)
+    best = found.layouts[0]
+    runs = next(each for each in found.layouts if each.layout.cp == 1)
+    assert best.layout.cp > 1 and runs.step_s > best.step_s
+    page = markdown.render(layouts.summary(found))
+    assert f"The fastest without: {runs.layout.name}" in " ".join(page.split())
+
+
+def test_fewer_tokens_of_a_sequence_are_kept_where_that_is_asked_for():
+    assert {each.layout.cp for each in planned().layouts} == {1}
+    assert {each.layout.cp for each in planned(cp=4).layouts} == {4}
+    layout = Layout(dp=4, data="fsdp", cp=4, n_micro_batches=4)
+    forecast = layout_forecast(case(), H100, layout)
+    assert forecast in planned(cp=4, data="fsdp", checkpointing="none").layouts
+    with pytest.raises(PeakwardError, match="expected a sequence of 16 chunks"):
+        layout_forecast(case(), H100, Layout(data="fsdp", cp=8, n_micro_batches=8))
+
+
+def test_attention_that_no_ranks_can_share_leaves_the_axis_out_with_the_reason():
+    eager = Configuration(precision="bf16", attention="naive")
+    found = planned(case(seq_len=16_384, settings=eager), n_gpus=64)
+    assert {each.layout.cp for each in found.layouts} <= {1}
+    assert any("expected attention in one kernel" in each for each in found.refused)
+
+
+def test_experts_are_split_over_ranks_that_else_share_parameters():
+    asked = case("mixtral-8x7b", seq_len=4096, settings=EAGER)
+    found = planned(asked, n_gpus=64)
+    assert {each.layout.ep for each in found.layouts} == {1, 2, 4, 8}
+    assert {each.layout.tp for each in found.layouts} == {1}
+    for each in found.layouts:
+        expect_layout(each.layout, 64)
+        assert each.layout.n_sharing % each.layout.ep == 0
+        assert (each.expert_s > 0) == (each.layout.ep > 1)
+        parts = each.compute_s + each.data_s + each.tensor_s + each.pipeline_s + each.update_s
+        assert parts + each.context_s + each.expert_s == pytest.approx(each.step_s)
+    assert {each.layout.ep for each in planned(asked, n_gpus=64, ep=4).layouts} == {4}
+    page = " ".join(markdown.render(layouts.summary(found)).split())
+    assert found.layouts[0].layout.ep > 1
+    assert "Peakward's own engine has no expert parallelism. The fastest without:" in page
+
+
+def test_a_wish_for_experts_that_no_strategy_splits_is_refused():
+    asked = case("mixtral-8x7b", seq_len=4096, settings=EAGER)
+    with pytest.raises(PeakwardError, match=r"expected ddp, zero2, fsdp .*, got zero1 over 64"):
+        planned(asked, n_gpus=64, ep=8, data="zero1")
+    with pytest.raises(PeakwardError, match=r"multiple of 8 ranks .*, got data over 4"):
+        planned(asked, n_gpus=64, ep=8, pp=16)
+
+
 def test_what_fits_nowhere_is_said():
     found = planned(case("llama-3.1-405b", settings=EAGER), 8)
     assert found.layouts == ()
@@ -126,7 +199,17 @@ def test_heads_that_no_axis_splits_are_left_out_with_the_reason():
     ("wished", "line"),
     [
         ({"tp": 8, "pp": 4}, "expected at most 16 ranks, one a GPU, got tp 8 × pp 4"),
-        ({"pp": 3}, "expected axes that divide 16 GPUs, got tp 1 × pp 3"),
+        ({"pp": 3}, "expected axes that divide 16 GPUs, got pp 3"),
+        (
+            {"ep": 2},
+            "expected experts that 2 ranks of expert parallelism can share, got a dense model",
+        ),
+        ({"cp": 4, "tp": 8}, "expected at most 16 ranks, one a GPU, got cp 4 × tp 8"),
+        (
+            {"cp": 8},
+            "expected a sequence of 16 chunks of at least 256 tokens for context parallelism over 8 ranks, "
+            "got 2048 tokens",
+        ),
         ({"tp": 16}, "expected tensor parallelism inside of a node of 8 GPUs, got tp 16"),
         (
             {"micro_batch_size": 64},
@@ -156,7 +239,7 @@ def test_heads_and_layers_that_an_axis_cannot_split_are_refused():
         (case(pass_="forward"), "expected a train_step to plan layouts"),
         (case(accumulate=2), "expected a plain step to plan layouts .*, got accumulation"),
         (case(settings=Configuration()), "expected precision bf16-mixed or bf16 .*, got fp32"),
-        (case("mixtral-8x7b"), "expected a dense model .*, got 8 experts"),
+        (case("mixtral-8x7b"), "expected compile of a mixture of experts none"),
     ],
 )
 def test_cases_without_layouts_are_refused(asked, line):

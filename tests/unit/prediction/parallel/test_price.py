@@ -6,16 +6,15 @@ import pytest
 from peakward.hardware.devices import device
 from peakward.models.presets import model
 from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
-from peakward.prediction.parallel.price import (
-    Candidate,
-    HostSeconds,
-    price,
-)
+from peakward.prediction.parallel.candidate import Candidate, HostSeconds
+from peakward.prediction.parallel.collectives import collective, group
+from peakward.prediction.parallel.price import price
 from peakward.prediction.parallel.rank_costs import CostTable
 from peakward.prediction.parallel.rank_memory import memory
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.planning.site import site
 from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.errors import PeakwardError
 from peakward.records.layout import Layout
 from peakward.records.layouts import Interconnect
 
@@ -30,10 +29,10 @@ LINKS = Interconnect(
 )
 
 
-def case(precision="bf16-mixed", name="llama-3-8b", **sizes):
+def case(precision="bf16-mixed", name="llama-3-8b", seq_len=2048, **sizes):
     return ModelCase(
         model=msgspec.structs.replace(model(name), **sizes),
-        workload=Workload(batch_size=1, seq_len=2048),
+        workload=Workload(batch_size=1, seq_len=seq_len),
         configuration=Configuration(
             precision=precision, attention="sdpa", compile="default", optimizer="adamw-fused"
         ),
@@ -43,7 +42,7 @@ def case(precision="bf16-mixed", name="llama-3-8b", **sizes):
 
 def priced(asked, layout, size=1, recomputed=0.0, links=LINKS, **more):
     given = Candidate(layout, size, recomputed, **more)
-    costs = CostTable(asked, H100).of(size, layout.tp, layout.data)
+    costs = CostTable(asked, H100).of(size, layout.tp, layout.data, layout.cp, layout.ep)
     return price(asked, given, costs, links), memory(asked, given, costs), costs
 
 
@@ -63,6 +62,7 @@ def sent(found, axis, collective):
         Layout(dp=8, data="zero1"),
         Layout(dp=2, data="zero2", tp=4, n_micro_batches=2),
         Layout(dp=2, data="fsdp", tp=2, pp=4, n_micro_batches=8),
+        Layout(data="fsdp", cp=2, tp=2, pp=4, n_micro_batches=8),
         Layout(
             dp=2, data="ddp", pp=4, n_micro_batches=8, schedule="interleaved", stages_per_rank=2
         ),
@@ -71,7 +71,7 @@ def sent(found, axis, collective):
 )
 def test_no_part_of_a_step_is_negative(layout):
     found, held, _ = priced(case(), layout)
-    assert min(found[:5]) >= 0
+    assert min(found.parts) >= 0
     assert found.compute_s > 0.3 * found.step_s
     assert min(getattr(held, name) for name in held.__struct_fields__) >= 0
 
@@ -192,6 +192,135 @@ def test_a_rank_of_tensor_parallelism_has_its_share():
     assert part.compute_s < 0.45 * whole.compute_s
     assert _states(less) == pytest.approx(_states(held) / 4, rel=0.01)
     assert less.logits_bytes == held.logits_bytes  # Whole on every rank.
+
+
+LONG = 32_768
+
+
+def test_ranks_of_a_sequence_share_its_work_and_its_memory():
+    asked = case(seq_len=LONG)
+    (whole, held, _), (part, less, _) = (
+        priced(asked, Layout(dp=4 // cp, data="zero2", cp=cp)) for cp in (1, 4)
+    )
+    assert part.compute_s == pytest.approx(whole.compute_s / 4, rel=0.03)
+    assert less.activations_bytes == pytest.approx(held.activations_bytes / 4, rel=0.01)
+    assert less.logits_bytes < held.logits_bytes / 3
+    assert _states(less) == _states(held)  # Over as many ranks.
+
+
+@pytest.mark.parametrize("cp", [2, 8])
+def test_a_rank_attends_to_its_share_of_the_scores(cp):
+    """Within its own part alone it would attend to 1/cp of that."""
+    asked = case(seq_len=LONG)
+    part = msgspec.structs.replace(
+        asked, workload=msgspec.structs.replace(asked.workload, seq_len=LONG // cp)
+    )
+    table = CostTable(asked, H100)
+    whole, own = (table.of(1, 1, "fsdp", each).block for each in (1, cp))
+    alone = CostTable(part, H100).of(1, 1, "fsdp").block
+    # A block's time is a·tokens + b·scores: own is both over cp, alone the scores over cp².
+    for whole_s, own_s, alone_s in zip(whole, own, alone, strict=True):
+        scores_s = (whole_s / cp - alone_s) / (1 - 1 / cp)
+        assert own_s == pytest.approx(alone_s + scores_s * (1 - 1 / cp), rel=0.03)
+        assert own_s > 1.05 * alone_s
+
+
+def test_keys_and_values_are_gathered_twice_and_their_gradients_reduced():
+    """Of a block: 2 tensors of 16 bits with a rank's heads; (cp - 1)/cp of them are sent."""
+    asked = case(seq_len=LONG)
+    found, _, _ = priced(asked, Layout(data="fsdp", cp=4, tp=2))
+    once = 3 / 4 * 32 * 2 * 2 * LONG * (8 // 2) * 128
+    assert sent(found, "cp", "all-gather") == pytest.approx(2 * once)
+    assert sent(found, "cp", "reduce-scatter") == pytest.approx(once)
+    assert found.context_s == pytest.approx(
+        sum(each.time_s for each in found.traffic if each.axis == "cp")
+    )
+    again, _, _ = priced(asked, Layout(data="fsdp", cp=4, tp=2), recomputed=1.0)
+    assert sent(again, "cp", "all-gather") == pytest.approx(3 * once)
+    whole, _, _ = priced(asked, Layout(dp=4, data="fsdp", tp=2))
+    assert whole.context_s == 0 and sent(whole, "cp", "all-gather") == 0
+
+
+def test_ranks_of_a_sequence_reduce_gradients_as_those_of_the_data_axis():
+    asked = case(seq_len=LONG)
+    for data, kind in (("fsdp", "reduce-scatter"), ("ddp", "all-reduce")):
+        apart, together = (priced(asked, Layout(dp=8 // cp, data=data, cp=cp))[0] for cp in (1, 4))
+        assert sent(together, "dp", kind) == sent(apart, "dp", kind) > 0
+
+
+def test_a_sequence_over_several_nodes_costs_the_network():
+    asked = case(seq_len=LONG)
+    near, far = (priced(asked, Layout(data="fsdp", cp=8, tp=tp))[0] for tp in (1, 2))
+    # With tp 2 a rank has half of the heads, and those of a sequence are on two nodes.
+    assert far.context_s > 1.3 * near.context_s / 2
+
+
+def test_attention_that_keeps_its_scores_is_not_split():
+    asked = case(seq_len=LONG)
+    settings = msgspec.structs.replace(asked.configuration, attention="naive", compile="none")
+    asked = msgspec.structs.replace(asked, configuration=settings)
+    with pytest.raises(PeakwardError, match=r"expected attention in one kernel.*got naive"):
+        CostTable(asked, H100).of(1, 1, "fsdp", 2)
+
+
+def experts(**sizes):
+    """The eight experts of Mixtral, two of which a token goes to."""
+    asked = case("bf16", name="mixtral-8x7b", **sizes)
+    eager = msgspec.structs.replace(asked.configuration, compile="none")
+    return msgspec.structs.replace(asked, configuration=eager)
+
+
+def test_tokens_go_to_their_experts_and_back_in_both_passes():
+    """16 bits of each token for either of its experts, of which (ep - 1)/ep are on other ranks."""
+    asked = experts()
+    once = 3 / 4 * 2 * 2048 * 2 * 4096
+    found, _, _ = priced(asked, Layout(dp=8, data="fsdp", ep=4))
+    assert sent(found, "ep", "all-to-all") == pytest.approx(4 * 32 * once)
+    assert found.expert_s == pytest.approx(
+        sum(each.time_s for each in found.traffic if each.axis == "ep")
+    )
+    again, _, _ = priced(asked, Layout(dp=8, data="fsdp", ep=4), recomputed=1.0)
+    assert sent(again, "ep", "all-to-all") == pytest.approx(6 * 32 * once)
+
+
+@pytest.mark.parametrize("ep", [2, 4, 8])
+def test_experts_are_reduced_over_the_ranks_that_have_the_same(ep):
+    asked = experts(n_layers=4)
+    n_experts = 4 * 8 * asked.model.expert_parameters
+    rest = n_parameters(asked.model) - n_experts
+    for data, kind, times in (("fsdp", "reduce-scatter", 1), ("ddp", "all-reduce", 2)):
+        found, _, _ = priced(asked, Layout(dp=8, data=data, ep=ep))
+        of_rest = times * 7 / 8 * 2 * rest
+        of_experts = times * (8 / ep - 1) / (8 / ep) * 2 * n_experts / ep
+        assert sent(found, "dp", kind) == pytest.approx(of_rest + of_experts)
+
+
+def test_a_rank_holds_its_own_experts_and_a_shard_of_all():
+    asked = experts(n_layers=4)
+    n, n_experts = n_parameters(asked.model), 4 * 8 * asked.model.expert_parameters
+    (_, whole, _), (_, fewer, _) = (priced(asked, Layout(dp=8, data="ddp", ep=ep)) for ep in (1, 8))
+    assert _states(whole) == 8 * n  # In bf16: 2 + 2 + 4 bytes.
+    assert _states(fewer) == 8 * (n - n_experts + n_experts // 8)
+    (_, whole, _), (_, fewer, _) = (
+        priced(asked, Layout(dp=8, data="zero2", ep=ep)) for ep in (1, 8)
+    )
+    assert fewer.optimizer_state_bytes == whole.optimizer_state_bytes == pytest.approx(4 * n / 8)
+    assert whole.parameters_bytes - fewer.parameters_bytes == 2 * n_experts * 7 // 8
+
+
+def test_split_experts_compute_as_many_tokens():
+    asked = experts()
+    whole, split = (priced(asked, Layout(dp=8, data="fsdp", ep=ep))[0] for ep in (1, 8))
+    assert split.compute_s == pytest.approx(whole.compute_s, rel=0.05)
+
+
+def test_tokens_that_leave_the_node_go_by_one_adapter():
+    """Of eight ranks on two nodes four are on the other one."""
+    inside, across = (
+        collective("all-to-all", 1e8, group(8, stride, 8), LINKS).time_s for stride in (1, 2)
+    )
+    assert across == pytest.approx(1e8 * 4 / 8 / (0.94 * 50e9), rel=0.01)
+    assert across > 3 * inside
 
 
 def test_stages_share_the_blocks_and_wait_for_one_another():

@@ -31,13 +31,24 @@ def test_stages_in_turn_divide_the_bubble(pp, per_rank, n):
     assert found == pytest.approx(3 * n + 3 * (pp - 1) / per_rank)
 
 
-def test_further_rounds_take_as_long_as_the_second():
+def test_no_rank_waits_less_than_nothing_where_stages_are_uneven():
+    """126 blocks over 16 stages of 8 ranks: the second round of micro-batches begins in the bubble of the
+    first, and every later one takes what the busiest rank computes."""
+    stages = tuple(StageSeconds(8.0 - (at > 13), 2 * (8.0 - (at > 13))) for at in range(16))
+    busiest = max(sum(stages[at]) + sum(stages[at + 8]) for at in range(8))
+    for n in (8, 16, 24, 128, 1024):
+        assert pipeline_s(stages, 8, n, "interleaved", 0.0) >= n * busiest
+    later = pipeline_s(stages, 8, 128, "interleaved", 0.0) - 128 * busiest
+    assert later == pytest.approx(pipeline_s(stages, 8, 24, "interleaved", 0.0) - 24 * busiest)
+
+
+def test_further_rounds_take_as_long_as_the_third():
     """Extrapolated beside simulated pass by pass, of stages that differ."""
     stages = tuple(StageSeconds(1.0 + at, 2.0 + at % 3) for at in range(8))
     for schedule, per_rank in (("1f1b", 1), ("interleaved", 2)):
         own = stages[: 4 * per_rank]
         more = pipeline_s(own, 4, 32, schedule, 0.1) - pipeline_s(own, 4, 28, schedule, 0.1)
-        step = pipeline_s(own, 4, 8, schedule, 0.1) - pipeline_s(own, 4, 4, schedule, 0.1)
+        step = pipeline_s(own, 4, 12, schedule, 0.1) - pipeline_s(own, 4, 8, schedule, 0.1)
         assert more == pytest.approx(step)
     slowest = max(sum(each) for each in stages[:4])
     assert pipeline_s(stages[:4], 4, 64, "1f1b", 0.0) == pytest.approx(

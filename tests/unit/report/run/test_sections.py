@@ -114,6 +114,37 @@ def test_norms_are_fused():
     assert type(model[0]).__name__ == "FusedLayerNorm"
 
 
+class Written(nn.Module):
+    """A network with an activation that is written out, and one of SwiGLU."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.swish = Swish()
+
+    def forward(self, x):
+        return self.down(self.swish(self.gate(x)) * self.up(x))
+
+
+class Swish(nn.Module):
+    def forward(self, x):
+        return x * torch.sigmoid(x)
+
+
+@pytest.mark.parametrize("settings", [{"swiglu": "fused"}, {"more": (("activation", "torch"),)}])
+def test_parts_that_are_found_are_replaced(settings):
+    (once,) = codes(**settings)
+    model = Written()
+    before = [type(each) for each in model.modules()]
+    run(once, model=model)
+    assert [type(each) for each in model.modules()] != before
+
+
+def test_a_models_own_rotation_is_replaced():
+    (once,) = codes(rope="fused")
+    assert "fuse_rope(model)" in once
+
+
 @pytest.mark.parametrize("mode", ["every-block", "selective"])
 def test_blocks_are_recomputed(model, mode):
     (once,) = codes(checkpointing=mode)

@@ -2,16 +2,19 @@
 into them.
 
 Parameters, their names and the types of results stay: a module of torch's is turned into one of these, and
-back, by changing its class alone; an RMSNorm of transformers gets another `forward`.
+back, by changing its class alone; one of another class gets another `forward`.
 """
 
-from collections.abc import Iterable
-from types import MethodType
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from peakward.kernels.ops import probing
+from peakward.kernels.ops.forwards import Call, Replaced, replace_forwards
 from peakward.kernels.ops.layer_norm.api import add_layer_norm, layer_norm
+from peakward.kernels.ops.norm_modules.behaviour import Norm, norm_of
+from peakward.kernels.ops.probing import Results, Types
 from peakward.kernels.ops.rms_norm.api import add_rms_norm, rms_norm
 
 
@@ -50,28 +53,29 @@ _OF_TORCH: dict[type[nn.Module], type[nn.Module]] = {
 def fuse_norms(module: nn.Module) -> int:
     """Turns every norm over a last dimension into its fused form, in place.
 
-    These are nn.RMSNorm, nn.LayerNorm, and the RMSNorms of transformers that divide by the root mean square
-    in fp32 and multiply by a weight.
+    These are nn.RMSNorm and nn.LayerNorm, and modules of any class that compute one of both, found by what
+    they compute (`behaviour`). Of these, calls of types in which they do something else stay as they are.
 
     Returns:
         The number of norms that were turned.
     """
-    return len(fused_norms(module))
+    return replace_norms(module).n
 
 
-def fused_norms(module: nn.Module) -> tuple[nn.Module, ...]:
-    """Does what `fuse_norms` does, and returns the norms that it turned."""
-    return tuple(each for each in module.modules() if _fuse(each))
+def replace_norms(module: nn.Module) -> Replaced:
+    """Does what `fuse_norms` does, and returns what takes it back too."""
+    of_torch = [each for each in module.modules() if _is_of_torch(each)]
+    others = replace_forwards(probing.found_in(module, norm_of), lambda norm: partial(_fused, norm))
+    for each in of_torch:
+        each.__class__ = _OF_TORCH[type(each)]
 
+    def undo() -> None:
+        plain = {fused: kind for kind, fused in _OF_TORCH.items()}
+        for each in of_torch:
+            each.__class__ = plain[type(each)]
+        others.undo()
 
-def unfuse(norms: Iterable[nn.Module]) -> None:
-    """Turns norms of `fused_norms` back into what they were."""
-    of_torch = {fused: plain for plain, fused in _OF_TORCH.items()}
-    for each in norms:
-        if type(each) in of_torch:
-            each.__class__ = of_torch[type(each)]
-        else:
-            del each.forward
+    return Replaced(len(of_torch) + others.n, undo)
 
 
 def of_sum(norm: FusedNorm, x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,32 +93,33 @@ def as_autocast(x: Tensor) -> Tensor:
     return x.float() if torch.is_autocast_enabled(x.device.type) else x
 
 
-def _fuse(module: nn.Module) -> bool:
-    """Whether it was a norm that there is a kernel for."""
-    if (fused := _OF_TORCH.get(type(module))) is not None and len(module.normalized_shape) == 1:  # type: ignore[arg-type]
-        module.__class__ = fused
-        return True
-    if _is_of_transformers(module):
-        module.forward = MethodType(_as_transformers, module)
-        return True
-    return False
+def _is_of_torch(module: nn.Module) -> bool:
+    return type(module) in _OF_TORCH and len(module.normalized_shape) == 1  # type: ignore[arg-type]
 
 
-def _is_of_transformers(module: nn.Module) -> bool:
-    """LlamaRMSNorm and its like. Others, as Gemma's (1 + weight) or those with a gate, name their epsilon
-    or themselves otherwise."""
-    kind = type(module)
-    return (
-        kind.__module__.startswith("transformers.")
-        and kind.__name__.endswith("RMSNorm")
-        and hasattr(module, "variance_epsilon")
-        and [name for name, _ in module.named_parameters()] == ["weight"]
-    )
+def _fused(norm: Norm, kind: type[nn.Module], _own: Call | None) -> Call:
+    """The forward function of modules that are this norm."""
+    types = Types(norm.results, _results_of)
+
+    def forward(self: nn.Module, *given: Tensor, **named: Tensor) -> Tensor:
+        (x,) = *given, *named.values()
+        weight: Tensor = getattr(self, norm.weight)
+        dtype = types.of(self, x, weight.dtype)
+        if dtype is None or x.shape[-1:] != weight.shape:
+            found: Tensor = kind.forward(self, x)
+            return found
+        if norm.offset:
+            weight = weight.float() + norm.offset
+        # In the wider of both types, so that nothing is rounded twice.
+        x = x.to(torch.promote_types(x.dtype, dtype))
+        if not norm.is_centred:
+            return rms_norm(x, weight.shape, weight, norm.eps).to(dtype)
+        bias = None if norm.bias is None else getattr(self, norm.bias)
+        return layer_norm(x, weight.shape, weight, bias, norm.eps).to(dtype)
+
+    return forward
 
 
-def _as_transformers(module: nn.Module, hidden_states: Tensor) -> Tensor:
-    """Its result is of the type that the weight and what is normalised have in common."""
-    weight: Tensor = module.weight  # type: ignore[assignment]
-    eps: float = module.variance_epsilon  # type: ignore[assignment]
-    normed = rms_norm(hidden_states, hidden_states.shape[-1:], weight, eps)
-    return normed.to(torch.promote_types(weight.dtype, hidden_states.dtype))
+def _results_of(module: nn.Module, _device: torch.device) -> Results | None:
+    norm = norm_of(module)
+    return None if norm is None else norm.results

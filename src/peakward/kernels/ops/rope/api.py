@@ -2,8 +2,8 @@
 
 The convention is that of `rotation.api.rotate` and transformers: element i of a head is turned with
 element i + head_dim/2. Cosines and sines are (seq_len, head_dim / 2), or (batch, seq_len, head_dim /
-2), as `models.decoder.rotation` makes them. Those of transformers hold the values twice side by side:
-pass their first half.
+2), as `models.decoder.rotation` makes them; or head_dim wide, as those of transformers, one for each
+element of a head.
 """
 
 from typing import Any, NamedTuple
@@ -28,7 +28,9 @@ class _Heads(NamedTuple):
         return x.view(*x.shape[:2], self.n_all, x.shape[2] // self.n_all).transpose(1, 2)
 
 
-def rope(x: Tensor, cos: Tensor, sin: Tensor, *, n_turned: int | None = None) -> Tensor:
+def rope(
+    x: Tensor, cos: Tensor, sin: Tensor, *, n_turned: int | None = None, neighbours: bool = False
+) -> Tensor:
     """x turned, as a new tensor with the layout of x.
 
     Args:
@@ -36,11 +38,13 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, n_turned: int | None = None) ->
         cos, sin: See above; of any of these types. They get no gradient.
         n_turned: The number of heads, from the first, that are turned; the others stay as they are. All
         by default.
+        neighbours: Whether element 2i is turned with 2i + 1, as in the paper (Su et al. 2021), by angle i or
+        where these are head_dim wide each by its own.
 
     Raises:
         ValueError: Shapes or types that do not fit, or a device that the kernel cannot run on.
     """
-    return _rope(x, cos, sin, _heads("rope", x, n_turned).n_turned, False)
+    return _rope(x, cos, sin, _heads("rope", x, n_turned).n_turned, False, neighbours)
 
 
 def rope_(x: Tensor, cos: Tensor, sin: Tensor, *, n_turned: int | None = None) -> Tensor:
@@ -99,7 +103,7 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, heads: _Heads) -> Tensor:
         return x
     if torch.compiler.is_compiling():
         apart = heads.of(x)
-        apart.copy_(_rope(apart, cos, sin, heads.n_turned, False))
+        apart.copy_(_rope(apart, cos, sin, heads.n_turned, False, False))
         return x
     return _InPlace.apply(x, cos, sin, heads)
 
@@ -123,7 +127,7 @@ class _InPlace(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         (gradient,) = gradients
         apart = ctx.heads.of(gradient)
-        turned = _rope(apart, *ctx.saved_tensors, ctx.heads.n_turned, True)
+        turned = _rope(apart, *ctx.saved_tensors, ctx.heads.n_turned, True, False)
         back = turned if gradient.dim() == 4 else turned.transpose(1, 2).flatten(-2)
         return back, None, None, None
 
@@ -149,16 +153,20 @@ def _(x: Tensor, cos: Tensor, sin: Tensor, _n_turned: int) -> None:
 
 
 @operator("peakward::rope")
-def _rope(x: Tensor, cos: Tensor, sin: Tensor, n_turned: int, inverse: bool) -> Tensor:
+def _rope(  # noqa: PLR0917
+    x: Tensor, cos: Tensor, sin: Tensor, n_turned: int, inverse: bool, neighbours: bool
+) -> Tensor:
     cos, sin = _checked(x, cos, sin)
     from peakward.kernels.ops.rope import triton
 
     with torch.cuda.device_of(x):
-        return triton.rope(x, cos, sin, n_turned=n_turned, inverse=inverse)
+        return triton.rope(x, cos, sin, n_turned=n_turned, inverse=inverse, neighbours=neighbours)
 
 
 @_rope.register_fake
-def _(x: Tensor, cos: Tensor, sin: Tensor, _n_turned: int, _inverse: bool) -> Tensor:
+def _(
+    x: Tensor, cos: Tensor, sin: Tensor, _n_turned: int, _inverse: bool, _neighbours: bool
+) -> Tensor:
     require_one_device("rope", x, cos, sin)
     return torch.empty_like(x)
 
@@ -177,23 +185,25 @@ def _checked(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         )
     batch, _, seq_len, head_dim = x.shape
     expected = (seq_len, head_dim // 2)
+    of_batches = [(seq_len,), (batch, seq_len)]
+    taken = [(*each, width) for each in of_batches for width in (head_dim // 2, head_dim)]
     for name, each in (("cos", cos), ("sin", sin)):
-        if tuple(each.shape) not in (expected, (batch, *expected)) or each.shape != cos.shape:
+        if tuple(each.shape) not in taken or each.shape != cos.shape:
             raise ValueError(
-                f"rope: expected {name} of shape {expected} or {(batch, *expected)}, both alike, got "
-                f"{tuple(each.shape)}"
+                f"rope: expected {name} of shape {expected} or {(batch, *expected)}, or twice as wide, both "
+                f"alike, got {tuple(each.shape)}"
             )
     return cos.contiguous(), sin.contiguous()
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001 (torch's name)
-    _, cos, sin, ctx.n_turned, ctx.inverse = inputs
+    _, cos, sin, ctx.n_turned, ctx.inverse, ctx.neighbours = inputs
     ctx.save_for_backward(cos, sin)
 
 
-def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
-    back = _rope(gradient, *ctx.saved_tensors, ctx.n_turned, not ctx.inverse)
-    return back, None, None, None, None
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+    how = ctx.n_turned, not ctx.inverse, ctx.neighbours
+    return _rope(gradient, *ctx.saved_tensors, *how), None, None, None, None, None
 
 
 _rope.register_autograd(_backward, setup_context=_save)

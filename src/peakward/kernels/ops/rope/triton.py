@@ -40,6 +40,8 @@ def _rope_turn(  # type: ignore[no-untyped-def]
     head2,
     ALIGN: tl.constexpr,
     INVERSE: tl.constexpr,
+    WHOLE: tl.constexpr,
+    NEIGHBOURS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
@@ -52,25 +54,35 @@ def _rope_turn(  # type: ignore[no-untyped-def]
     inside = (row < n_rows) & (column < half)
     turns = i0 * head0 + i1 * head1 + i2 * head2 < n_turned
     i0, i1, i2 = i0.to(tl.int64), i1.to(tl.int64), i2.to(tl.int64)
-    angle = (i0 * angle0 + i1 * angle1 + i2 * angle2) * ALIGN + column
+    # Element i of the first half is turned with element i of the second, or 2i with 2i + 1.
+    twice: tl.constexpr = 2 if NEIGHBOURS else 1
+    apart = 1 if NEIGHBOURS else half
+    wide: tl.constexpr = twice if WHOLE else 1
+    angle = (i0 * angle0 + i1 * angle1 + i2 * angle2) * ALIGN + column * wide
     cos = tl.load(cos_ptr + angle, mask=inside & turns, other=1.0).to(tl.float32)
     sin = tl.load(sin_ptr + angle, mask=inside & turns, other=0.0).to(tl.float32)
+    cos_high, sin_high = cos, sin
+    if WHOLE:
+        cos_high = tl.load(cos_ptr + angle + apart, mask=inside & turns, other=1.0).to(tl.float32)
+        sin_high = tl.load(sin_ptr + angle + apart, mask=inside & turns, other=0.0).to(tl.float32)
     if INVERSE:
-        sin = -sin
-    at = x_ptr + (i0 * x0 + i1 * x1 + i2 * x2) * ALIGN + column * x_step
+        sin, sin_high = -sin_high, -sin
+    at = x_ptr + (i0 * x0 + i1 * x1 + i2 * x2) * ALIGN + column * (twice * x_step)
     low = tl.load(at, mask=inside)
-    high = tl.load(at + half * x_step, mask=inside)
+    high = tl.load(at + apart * x_step, mask=inside)
     low_turned = (low.to(tl.float32) * cos - high.to(tl.float32) * sin).to(low.dtype)
-    high_turned = (high.to(tl.float32) * cos + low.to(tl.float32) * sin).to(low.dtype)
-    to = y_ptr + (i0 * y0 + i1 * y1 + i2 * y2) * ALIGN + column * y_step
+    high_turned = (high.to(tl.float32) * cos_high + low.to(tl.float32) * sin_high).to(low.dtype)
+    to = y_ptr + (i0 * y0 + i1 * y1 + i2 * y2) * ALIGN + column * (twice * y_step)
     # An infinity that is not turned would be NaN by 0·inf.
     tl.store(to, tl.where(turns, low_turned, low), mask=inside)
-    tl.store(to + half * y_step, tl.where(turns, high_turned, high), mask=inside)
+    tl.store(to + apart * y_step, tl.where(turns, high_turned, high), mask=inside)
 
 
-def settings_for(head_dim: int, itemsize: int) -> RowSettings:
-    """Tiles of halves of whole heads."""
-    return tiles(head_dim // 2, itemsize=itemsize, inputs=2, most_columns=1 << 12)
+def settings_for(head_dim: int, itemsize: int, *, neighbours: bool = False) -> RowSettings:
+    """Tiles of halves of whole heads. Of neighbours a thread loads what lies between its elements too, so it
+    has half as many: with as many as of halves it takes 189 registers."""
+    n_loaded = 4 if neighbours else 2
+    return tiles(head_dim // 2, itemsize=itemsize, inputs=n_loaded, most_columns=1 << 12)
 
 
 def turn(
@@ -81,19 +93,20 @@ def turn(
     *,
     n_turned: int,
     inverse: bool,
+    neighbours: bool = False,
     settings: RowSettings | None = None,
 ) -> None:
     """As `reference.rope`, in fp32 arithmetic, written to y, which may be x.
 
     Args:
         x, y: (batch, heads, seq_len, head_dim) of any strides, in fp32, fp16 or bf16.
-        cos, sin: of equal strides, their last dimension adjacent.
+        cos, sin: of equal strides, their last dimension adjacent; of head_dim, or half as wide.
         n_turned: heads, from the first.
     """
     if x.numel() == 0:
         return
     half = x.shape[-1] // 2
-    chosen = settings or settings_for(x.shape[-1], x.element_size())
+    chosen = settings or settings_for(x.shape[-1], x.element_size(), neighbours=neighbours)
     of_batch = cos.stride(0) if cos.dim() == 3 else 0
     angles, heads = (of_batch, 0, cos.stride(-2)), (0, 1, 0)
     order = sorted(range(3), key=x.stride, reverse=True)
@@ -126,14 +139,24 @@ def turn(
         *(heads[dim] for dim in order),
         align,
         inverse,
+        cos.shape[-1] == x.shape[-1],
+        neighbours,
         chosen.rows,
         chosen.columns,
         num_warps=chosen.warps,
     )
 
 
-def rope(x: Tensor, cos: Tensor, sin: Tensor, *, n_turned: int, inverse: bool) -> Tensor:
+def rope(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    n_turned: int,
+    inverse: bool,
+    neighbours: bool = False,
+) -> Tensor:
     """`turn` into a new tensor that is laid out as x is."""
     y = torch.empty_like(x)
-    turn(x, y, cos, sin, n_turned=n_turned, inverse=inverse)
+    turn(x, y, cos, sin, n_turned=n_turned, inverse=inverse, neighbours=neighbours)
     return y

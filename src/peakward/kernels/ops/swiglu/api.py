@@ -1,12 +1,14 @@
-"""SwiGLU of a fused projection."""
+"""SwiGLU of a fused projection; SwiGLU and GeGLU of two."""
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from peakward.kernels.ops.calling import operator
-from peakward.kernels.ops.launchable import require_floats, require_launchable
+from peakward.kernels.ops.launchable import require_floats, require_launchable, require_one_device
+
+Activation = Literal["silu", "gelu-tanh"]
 
 
 def swiglu(x: Tensor) -> Tensor:
@@ -27,6 +29,75 @@ def swiglu(x: Tensor) -> Tensor:
             f"swiglu: expected gate and up of one width side by side, got shape {tuple(x.shape)}"
         )
     return _swiglu(x)
+
+
+def gated_product(gate: Tensor, up: Tensor, *, activation: Activation = "silu") -> Tensor:
+    """silu(gate)·up of the results of two projections, or gelu(gate)·up, by this room's Triton kernels.
+
+    Args:
+        gate, up: (…, d_ff) of one shape and type, in fp32, fp16 or bf16; copied first unless contiguous.
+        activation: silu, or gelu-tanh, which is GELU by tanh.
+
+    Returns:
+        (…, d_ff) in their type, contiguous. Autocast changes nothing.
+
+    Raises:
+        ValueError: two shapes or types, another type or activation, or a device that the kernels cannot run
+            on.
+    """
+    if activation not in get_args(Activation):
+        raise ValueError(
+            f"gated_product: expected the activation silu or gelu-tanh, got {activation!r}"
+        )
+    return _gated_product(gate, up, activation == "gelu-tanh")
+
+
+@operator("peakward::gated_product")
+def _gated_product(gate: Tensor, up: Tensor, gelu: bool) -> Tensor:
+    require_floats("gated_product", gate=gate, up=up)
+    require_launchable("gated_product", gate, up)
+    if (gate.shape, gate.dtype) != (up.shape, up.dtype):
+        raise ValueError(
+            f"gated_product: expected gate and up of one shape and type, got {tuple(gate.shape)} in "
+            f"{gate.dtype} and {tuple(up.shape)} in {up.dtype}"
+        )
+    from peakward.kernels.ops.swiglu import triton
+
+    with torch.cuda.device_of(gate):
+        return triton.gated_product(gate, up, gelu=gelu)
+
+
+@_gated_product.register_fake
+def _(gate: Tensor, up: Tensor, _gelu: bool) -> Tensor:
+    require_one_device("gated_product", gate, up)
+    return gate.new_empty(gate.shape)
+
+
+@operator("peakward::gated_product_backward")
+def _gated_product_backward(
+    gradient: Tensor, gate: Tensor, up: Tensor, gelu: bool
+) -> tuple[Tensor, Tensor]:
+    from peakward.kernels.ops.swiglu import triton
+
+    with torch.cuda.device_of(gate):
+        return triton.gated_product_backward(gradient, gate, up, gelu=gelu)
+
+
+@_gated_product_backward.register_fake
+def _(_gradient: Tensor, gate: Tensor, up: Tensor, _gelu: bool) -> tuple[Tensor, Tensor]:
+    return gate.new_empty(gate.shape), up.new_empty(up.shape)
+
+
+def _save_gated(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001 (torch's name)
+    *tensors, ctx.gelu = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _backward_gated(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    return *_gated_product_backward(gradient, *ctx.saved_tensors, ctx.gelu), None
+
+
+_gated_product.register_autograd(_backward_gated, setup_context=_save_gated)
 
 
 @operator("peakward::swiglu")

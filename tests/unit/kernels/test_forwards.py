@@ -2,12 +2,13 @@
 
 import copy
 import itertools
+import pickle
 
 import pytest
 import torch
 from torch import nn
 
-from peakward.lab.rewriting.wrapping import before_first_call, give_forward, wrap_forward
+from peakward.kernels.ops.forwards import before_first_call, give_forward, wrap_forward
 
 
 class Doubled(nn.Module):
@@ -48,9 +49,25 @@ def test_modules_of_one_class_share_another_and_copies_have_the_first():
     assert [type(each) for each in both] == [Doubled, Doubled]
 
 
+@pytest.mark.parametrize("has_own", [False, True])
+def test_copies_of_one_that_was_given_several_have_the_first(has_own):
+    module = Doubled()
+    if has_own:
+        module.forward = tripled
+    for n in (1, 10):
+        wrap_forward([module], plus(n))
+    for made in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert type(made) is Doubled
+        assert made(torch.ones(())) == (3 if has_own else 2)
+
+
+def tripled(x):
+    return 3 * x
+
+
 def test_what_is_given_has_nothing_of_the_class_before():
     both = [Doubled(), Doubled()]
-    undo = give_forward(both, lambda _self, x: 5 * x)
+    undo = give_forward(both, lambda _kind, _own: lambda _self, x: 5 * x)
     assert type(both[0]) is type(both[1])
     around = wrap_forward(both, plus(1))
     x = torch.ones(())
