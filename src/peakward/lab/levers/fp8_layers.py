@@ -265,8 +265,9 @@ def choose(
         tokens = sorted({shape.tokens for shape in seen.pop(name)})
         left[name] = f"has tokens that are no multiple of {SIDE} ({', '.join(map(str, tokens))})"
     place = next(module.parameters()).device
-    shapes = {shape for each in seen.values() for shape in each}
-    times = {} if clock is None else {shape: clock(shape, place) for shape in shapes}
+    shapes = dict.fromkeys(shape for each in seen.values() for shape in each)
+    with left_as_it_is(module):  # Operands are drawn.
+        times = {} if clock is None else {shape: clock(shape, place) for shape in shapes}
     taken = set(seen) if clock is None else winners(seen, times)
     choice = _told(seen, times, taken, left)
     if not taken:
