@@ -195,6 +195,9 @@ class Axis:
     needless: Callable[[OpGraph, ConfiguredCase], str | None] | None = None
     """Why a module with these operators cannot take the case's value, or None. It is known before anything
     runs. The operators are those of the module as its code calls them, in the case's precision."""
+    refused_by_capture: tuple[Value, ...] = ()
+    """Values that a capture puts into a module's parts, and refuses where it has none for them: such a module
+    is not tried under them."""
     predicted: Mapping[DeviceType, tuple[Value, ...]] = field(default_factory=dict)
     """Values whose operators and memory the closed form describes, beside the default. Any other value is
     not predicted."""

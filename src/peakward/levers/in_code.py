@@ -13,7 +13,7 @@ from peakward.levers.registry import axes_of
 from peakward.records.case import Configuration, DeviceType
 
 IMPORT = "import torch"
-_AUTOCAST = {"bf16-mixed": "bfloat16", "fp16-mixed": "float16"}
+_AUTOCAST = {"bf16-mixed": "bfloat16", "fp16-mixed": "float16", "fp8": "bfloat16"}
 _CHECKPOINT = "from torch.utils.checkpoint import checkpoint"
 _SELECTIVE = "from peakward.lab.levers.compilation import selective"
 _METHOD = "from types import MethodType"
@@ -225,6 +225,10 @@ def _each_step(
         lines += [
             f'with torch.autocast("{device}", torch.{dtype}):',
             "    ...  # forward pass and loss, as they were",
+        ]
+    if chosen.get("precision") == "fp8":
+        lines += [
+            "# Linear layers that are faster in fp8 call peakward.kernels.fp8_linear(x, weight, bias)."
         ]
     for code in codes.values():
         if code.around_step is not None:

@@ -17,7 +17,6 @@ TF32 = Lever(
     vendors=("nvidia",),
     min_compute_capability=(8, 0),
 )
-IN_FP8 = "is a choice of each layer: replace its nn.Linear by layers that compute in fp8"
 
 
 def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> str | None:
@@ -29,8 +28,8 @@ def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> st
 
 
 def _unseen(case: ModuleCase, _name: str, value: Value) -> str | None:
-    if value in ("tf32", "fp8"):
-        return f"{value} is not seen by operators: fp32 and 16-bit operands are"
+    if value == "tf32":
+        return "tf32 is not seen by operators: fp32 and 16-bit operands are"
     if value == "fp16-mixed" and case.workload.pass_ == "train_step":
         return "the loss scaling of fp16-mixed is not seen by operators: take bf16-mixed"
     return None
@@ -79,7 +78,7 @@ AXIS = Axis(
         ),
         Lever(
             name="fp8",
-            summary="block matmuls in fp8 with dynamic per-tensor scales, the rest as bf16-mixed",
+            summary="matmuls of linear layers in fp8 with dynamic per-tensor scales, the rest as bf16-mixed",
             sets=(("precision", "fp8"),),
             numerics="approximate",
             device_types=("cuda",),
@@ -105,9 +104,14 @@ AXIS = Axis(
             "model.to(torch.bfloat16), in a fresh process",
             handle="model",
         ),
-        "fp8": CodeHint(module=IN_FP8),
+        "fp8": CodeHint(
+            step="is of the model's linear layers: give the model as model=, or call "
+            "peakward.kernels.fp8_linear in them",
+            handle="model",
+        ),
     },
     unseen=_unseen,
+    refused_by_capture=("fp8",),
     kernels={"peakward.fp8_linear_both": KernelSpeed(), "peakward.fp8_linear_rows": KernelSpeed()},
     predicted={"cpu": ("tf32", "bf16", "bf16-mixed"), "cuda": get_args(Precision)},
 )

@@ -7,6 +7,7 @@ import msgspec
 
 from peakward.records.case import Case
 from peakward.records.environment import Environment as Environment  # noqa: PLC0414
+from peakward.records.linear_layers import LinearChoice
 from peakward.records.numerics import Numerics
 from peakward.records.parallel import LinkCalibration, RanksWork
 from peakward.records.result import Result
@@ -307,6 +308,8 @@ class Measurement(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     memory: MemoryUse | None = None
     telemetry: Telemetry | None = None
     compile: CompileReport | None = None
+    linear: LinearChoice | None = None
+    """Set for a user's module or live step under `fp8`."""
     first_step: FirstStep | None = None
     n_parameters: int | None = None
     """Parameters counted on the instantiated model."""

@@ -134,8 +134,7 @@ class Forecasts:
         of a kernel depends; None of what is not captured for a forecast."""
         if not isinstance(case, ModuleCase) or case.device != "cuda" or self.here is None:
             return None
-        plain = msgspec.structs.replace(AS_WRITTEN, precision=case.configuration.precision)
-        written = captured_as(msgspec.structs.replace(case, configuration=plain))
+        written = _written(case)
         if unseen(written) is not None:
             return None
         captured = self._capture_of(written)
@@ -144,10 +143,23 @@ class Forecasts:
     def needless(self, lever: Lever, base: LeverCase) -> str | None:
         """Why the module's operators have nothing that the lever could be set for on the base, or None."""
         candidate = pull(lever, base)
-        graph = self.graph(candidate)
-        if graph is None or not isinstance(candidate, ModuleCase):
+        if not isinstance(candidate, ModuleCase):
             return None
-        return needless(lever, candidate, graph)
+        graph = self.graph(candidate)
+        if graph is not None:
+            return needless(lever, candidate, graph)
+        refuses = any(value in BY_NAME[name].refused_by_capture for name, value in lever.sets)
+        # A module that cannot be captured at all says nothing of the lever.
+        if refuses and self.graph(base) is not None:
+            captured = self._capture_of(_written(candidate))
+            return captured if isinstance(captured, str) else None
+        return None
+
+
+def _written(case: ModuleCase) -> ModuleCase:
+    """The module as its code calls it, in the case's precision, as a capture sees that."""
+    plain = msgspec.structs.replace(AS_WRITTEN, precision=case.configuration.precision)
+    return captured_as(msgspec.structs.replace(case, configuration=plain))
 
 
 def captured_as(case: ModuleCase) -> ModuleCase:

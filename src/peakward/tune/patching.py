@@ -49,8 +49,9 @@ def of_study(study: Study, *, n_rounds: int = N_ROUNDS) -> Patch:
             alone are compared.
 
     Raises:
-        PeakwardError: no gain was confirmed; the files have changed since, are not the user's, or are
-            written in a way that no line can be added to; a factory's patched module computes something else.
+        PeakwardError: no gain was confirmed; the best computes in fp8; the files have changed since, are not
+            the user's, or are written in a way that no line can be added to; a factory's patched module
+            computes something else.
     """
     found = read(study)
     base, best = found.baseline.case, None if found.best is None else found.best.case
@@ -59,6 +60,11 @@ def of_study(study: Study, *, n_rounds: int = N_ROUNDS) -> Patch:
         raise PeakwardError(
             f"expected a run that found a gain for a model of yours, got {got} in {study.id}: there is "
             "nothing to patch"
+        )
+    if best.configuration.precision == "fp8" != base.configuration.precision:
+        raise PeakwardError(
+            "expected a best that lines can make, got precision fp8, whose layers are chosen by their times "
+            "on the batch: keep pw.optimize, or pw.apply the study"
         )
     if study.called is not None:
         return _at_call(study.called, base, best)

@@ -46,7 +46,8 @@ class AtOnce:
 
         Where time is short for a screening and a proof, the proof alone is for it: compiled whole,
         Qwen2-1.5B takes 67 s for the first look (H200). One that does not run, or is slower than its base,
-        loses levers until it is neither. One that disappoints loses those that it is faster without, as far
+        loses levers until it is neither; where the failure names a lever, what is sure beside that takes its
+        place. One that disappoints loses those that it is faster without, as far
         as the time for its proof allows.
         """
         whole = self.sure(base, levers)
@@ -60,7 +61,10 @@ class AtOnce:
                 return None
             if promising(trial):
                 return self._lighter(whole, trial)
-            whole = self._without(whole, self._suspects(whole.stack, trial))
+            suspects = self._suspects(whole.stack, trial)
+            left = [each for each in levers if each.name not in self.failed]
+            named = any(each.name in self.failed for each in suspects)
+            whole = self.sure(base, left) if named else self._without(whole, suspects)
         return None
 
     def sure(self, base: LeverCase, levers: Sequence[Lever]) -> Whole | None:

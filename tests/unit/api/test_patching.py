@@ -204,6 +204,8 @@ def test_studies_of_no_file_of_the_users_are_refused(folder):
         patch(of(live(), live(precision="bf16")))
     with pytest.raises(PeakwardError, match="nothing to patch"):
         patch(of(live(), live()))
+    with pytest.raises(PeakwardError, match="got precision fp8, whose layers are chosen"):
+        patch(of(live(), live(precision="fp8")))
 
 
 def test_the_patched_files_compute_as_the_best(folder):

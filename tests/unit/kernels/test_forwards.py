@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from peakward.kernels.ops.forwards import wrap_forward
+from peakward.kernels.ops.forwards import before_first_call, give_forward, wrap_forward
 
 
 class Doubled(nn.Module):
@@ -63,3 +63,34 @@ def test_copies_of_one_that_was_given_several_have_the_first(has_own):
 
 def tripled(x):
     return 3 * x
+
+
+def test_what_is_given_has_nothing_of_the_class_before():
+    both = [Doubled(), Doubled()]
+    undo = give_forward(both, lambda _kind, _own: lambda _self, x: 5 * x)
+    assert type(both[0]) is type(both[1])
+    around = wrap_forward(both, plus(1))
+    x = torch.ones(())
+    assert both[0](x) == 6
+    undo()
+    assert both[0](x) == 3
+    around()
+    assert type(both[0]) is Doubled
+
+
+@pytest.mark.parametrize("taken_back_first", [False, True])
+def test_the_first_call_alone_is_prepared(taken_back_first):
+    module, seen = Doubled(), []
+    x = torch.ones(())
+    undo = before_first_call(module, lambda *args, **kwargs: seen.append((args, kwargs)))
+    around = wrap_forward([module], plus(1))
+    assert copy.deepcopy(module)(x) == 2
+    assert type(copy.deepcopy(module)) is Doubled
+    assert seen == []
+    if taken_back_first:
+        undo()
+    assert module(x=x) == module(x) == 3
+    assert seen == ([] if taken_back_first else [((), {"x": x})])
+    undo()
+    around()
+    assert type(module) is Doubled

@@ -17,6 +17,7 @@ OF_A_FACTORY = {
     "tf32", "bf16-mixed", "fp16-mixed", "bf16", "sdpa", "sdpa-cudnn", "flash", "flash-hopper",
     "compile", "compile-model", "cuda-graphs", "fused-optimizer", "triton-optimizer", "bf16-states",
     "8bit-states", "fused-norm", "fused-loss", "chunked-loss", "recomputed-loss", "checkpointing", "no-masks",
+    "fp8",
     "torch-activation", "fused-swiglu", "fused-rope",
 }  # fmt: skip
 
@@ -69,6 +70,7 @@ THROUGH = {
         *(
             "bf16-mixed",
             "bf16",
+            "fp8",
             "compile",
             "compile-model",
             "checkpointing",

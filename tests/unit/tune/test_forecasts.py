@@ -79,6 +79,30 @@ def test_what_a_capture_would_not_see_is_never_asked_for(studies, make_module_ca
     assert "compile reduce-overhead is not seen by operators" in told.why_none(compiled)
 
 
+def test_fp8_is_foretold_and_not_tried_where_no_layer_can_have_it(studies, make_module_case):
+    pytest.importorskip("transformers")
+
+    def foretold(source):
+        base = make_module_case(source, device="cuda", precision="bf16-mixed")
+        told = Forecasts(studies.H200, None, capture_case)
+        return told.of(pull(lever("fp8"), base)), told.needless(lever("fp8"), base)
+
+    forecast, reason = foretold("hf:llama")
+    assert forecast.time is not None
+    assert reason is None
+    forecast, reason = foretold("hf:gpt2")
+    assert forecast is None
+    assert "attn.c_attn is a Conv1D, no nn.Linear (2 layers)" in reason
+
+
+def test_a_module_that_is_not_captured_may_be_tried_in_fp8(studies, make_module_case):
+    def refuse(_case):
+        raise PeakwardError("expected a module whose operators do not depend on values")
+
+    base = make_module_case("py:tiny_gpt:build", device="cuda")
+    assert Forecasts(studies.H200, None, refuse).needless(lever("fp8"), base) is None
+
+
 def test_a_refusal_is_the_reason(studies, make_module_case):
     def refuse(_case):
         raise PeakwardError("expected a module whose operators do not depend on values")

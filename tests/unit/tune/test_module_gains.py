@@ -75,7 +75,7 @@ def test_without_a_capture_the_levers_stay_and_the_reason_is_told(diagnosis):
 
 
 def test_levers_that_a_factorys_module_cannot_take_from_outside_are_left_to_the_advice(diagnosis):
-    """Its attention is replaced inside it; which of its layers compute in fp8 is its own to say."""
+    """Its attention is replaced inside it; its cache is its own."""
     names = gains(diagnosis(refused)).keys()
     assert "sdpa" in names
-    assert "fp8" not in names
+    assert "flash-decode" not in names

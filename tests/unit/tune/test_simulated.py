@@ -158,3 +158,22 @@ def test_alternatives_are_tried_as_swaps_on_the_best(search):
     better = with_(NANOGPT, compiled={FUSED_LOSS: 0.90, CHUNKED: 0.97, MODEL: 1.1})
     study, _ = search(better, 400.0)
     assert "fused-loss" in kept(study)
+
+
+WIDE = with_(
+    LLAMA,
+    eager_s=LLAMA.eager_s | {"fp8": 0.140},
+    predicted_s=LLAMA.predicted_s | {"fp8": 0.150},
+)
+"""A module whose products are so large that fp8 gains on bf16."""
+
+
+def test_fp8_is_found_where_products_are_enough_of_the_step(search):
+    study, _ = search(WIDE, 240.0)
+    assert "fp8" in kept(study)
+
+
+def test_where_no_layer_wins_another_precision_is_found(search):
+    study, lab = search(with_(WIDE, refuses=WIDE.refuses | {("precision", "fp8")}), 300.0)
+    assert {"bf16", "bf16-mixed"} & set(kept(study))
+    assert sum(("precision", "fp8") in each for each in lab.screened) <= 2

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import nn
 
 Call = Callable[..., Any]
@@ -25,6 +26,8 @@ class Replaced(NamedTuple):
 
 What = TypeVar("What")
 _OWN = "_forward_of_instance"
+_METHOD = "_method_in_its_place"
+"""The name of the method that a class made here has of its own."""
 _undone: "weakref.WeakSet[type[nn.Module]]" = weakref.WeakSet()
 
 
@@ -72,23 +75,60 @@ def give_forward(modules: Iterable[nn.Module], made: Made) -> Undo:
         kind, own = type(each), vars(each).pop("forward", None)
         given.append(shared[kind] if own is None else _with_forward(kind, made, own))
         each.__class__ = given[-1]
+    return lambda: _take_back(found, given)
+
+
+def before_first_call(module: nn.Module, prepare: Callable[..., None]) -> Undo:
+    """Let `prepare` have the arguments of the module's next call before it, and return what takes that back.
+
+    It stands before torch's own `__call__`, and so before hooks and what the module is compiled as.
+    """
+    is_waiting, kind = True, type(module)
+
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if self is module:
+            begin(*args, **kwargs)
+        return kind.__call__(self, *args, **kwargs)
+
+    waiting = module.__class__ = _with_method(kind, "__call__", call)
 
     def undo() -> None:
-        for kind in dict.fromkeys(given):
-            _pass_on(kind)
-            _undone.add(kind)
-        for each in found:
-            # What was put around it later stands on it until that is taken back too.
-            while (gone := type(each)) in _undone:
-                each.__class__ = gone.__mro__[1]
-                if (own := vars(gone)[_OWN]) is not None:
-                    each.forward = own
+        nonlocal is_waiting
+        if is_waiting:
+            is_waiting = False
+            _take_back([module], [waiting])
 
+    def once(*args: Any, **kwargs: Any) -> None:
+        if is_waiting:
+            undo()
+            prepare(*args, **kwargs)
+
+    # What torch.compile made of the module before goes on calling this.
+    begin = torch.compiler.disable(once)
     return undo
+
+
+def _take_back(modules: Iterable[nn.Module], given: Iterable[type[nn.Module]]) -> None:
+    for kind in dict.fromkeys(given):
+        _pass_on(kind)
+        _undone.add(kind)
+    for each in modules:
+        # What was put around it later stands on it until that is taken back too.
+        while (gone := type(each)) in _undone:
+            each.__class__ = gone.__mro__[1]
+            if (own := vars(gone)[_OWN]) is not None:
+                each.forward = own
 
 
 def _with_forward(kind: type[nn.Module], made: Made, own: Call | None = None) -> type[nn.Module]:
     """The class with another forward pass; `own` is that of an instance, where it has one."""
+    return _with_method(kind, "forward", functools.wraps(kind.forward)(made(kind, own)), own)
+
+
+def _with_method(
+    kind: type[nn.Module], name: str, method: Call, own: Call | None = None
+) -> type[nn.Module]:
+    """The class with another method of that name; `own` is an instance's forward pass."""
 
     def reduced(self: nn.Module, _protocol: int) -> Any:
         first, held = kind, own
@@ -98,17 +138,16 @@ def _with_forward(kind: type[nn.Module], made: Made, own: Call | None = None) ->
         plain = state if held is None else {**state, "forward": held}
         return copyreg._reconstructor, (first, object, None), plain  # type: ignore[attr-defined]
 
-    told = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    forward = functools.wraps(kind.forward)(made(kind, own))
-    members = {**told, "forward": forward, "__reduce_ex__": reduced, _OWN: own}
+    told = {each: getattr(kind, each) for each in ("__module__", "__qualname__", "__doc__")}
+    members = {**told, name: method, "__reduce_ex__": reduced, _OWN: own, _METHOD: name}
     return type(kind.__name__, (kind,), members)
 
 
 def _pass_on(kind: type[nn.Module]) -> None:
-    """Let a class with another forward pass do as what it took the place of, for those that were given one
+    """Let a class with another method do as what it took the place of, for those that were given one
     again."""
     own: Call | None = vars(kind)[_OWN]
     if own is None:
-        del kind.forward
+        delattr(kind, vars(kind)[_METHOD])
     else:
         kind.forward = lambda _self, *args, **kwargs: own(*args, **kwargs)

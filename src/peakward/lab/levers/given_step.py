@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from peakward.lab.data.given_loader import GivenLoader, expect_repeatable, rebuild_obstacle, rebuilt
 from peakward.lab.levers import module_levers
+from peakward.lab.levers.fp8_layers import choice_in
 from peakward.lab.levers.host_waits import host_waits
 from peakward.lab.levers.in_place import Applied, Live
 from peakward.lab.levers.module_check import ShapesSeen
@@ -33,6 +34,7 @@ from peakward.levers.registry import BY_NAME
 from peakward.records.case import DeviceType, Handle, Precision, StepCase
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
+from peakward.records.linear_layers import LinearChoice
 from peakward.records.measurement import LoaderWait
 
 
@@ -89,6 +91,11 @@ class GivenStep:
 
     def held_for_backward_bytes(self) -> None:
         """Nobody looks into the step."""
+
+    @property
+    def linear_choice(self) -> LinearChoice | None:
+        """The layers of the model that compute in fp8, under that lever."""
+        return choice_in(self._given.model)
 
     @property
     def n_ahead(self) -> int:
@@ -240,7 +247,10 @@ class StepSeen:
         if lever in AROUND_A_CALL and "attention" in dict(lever.sets) and not self.attention.n:
             return NO_ATTENTION
         own = case.written.precision
-        if "precision" in dict(lever.sets) and own not in ("fp32", "tf32"):
+        wanted = dict(lever.sets).get("precision")
+        # Layers in fp8 stand in the step's own autocast as in ours.
+        stands = own in ("fp32", "tf32") or (own, wanted) == ("bf16-mixed", "fp8")
+        if wanted is not None and not stands:
             return f"is set by the step, which computes in {own}: change it in the step's own code"
         if self.no_other_loader is not None and "loader" in _handles(lever):
             return f"is the loader's, and the given one {self.no_other_loader}"

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from peakward.kernels.ops.forwards import Around, Call, wrap_forward
 from peakward.lab.levers import module_levers, precision
+from peakward.lab.levers.fp8_layers import choose_at_first_call
 from peakward.lab.models.callers_compilation import CallersCompilation
 from peakward.levers import catalogue
 from peakward.levers.axis import Undo
@@ -87,18 +88,21 @@ def _changes(live: Live, configuration: Configuration, base: Configuration) -> I
     yield settings.close
     yield from catalogue.apply_to_module(model, configuration)
     if configuration.precision != base.precision:
-        yield from _in_precision(live, configuration.precision)
+        yield from _in_precision(live, configuration, base.precision)
     yield module_levers.recompute(model, configuration.checkpointing)
     yield module_levers.compile_in_place(model, configuration.compile, configuration.compile_scope)
     if live.optimizer is not None:
         yield from catalogue.apply_to_optimizer(live.optimizer, configuration, base)
 
 
-def _in_precision(live: Live, kind: Precision) -> Iterator[Undo]:
+def _in_precision(live: Live, configuration: Configuration, base: Precision) -> Iterator[Undo]:
+    kind = configuration.precision
     if kind == "bf16":
         yield _cast_parameters(live, torch.bfloat16)
+    if kind == "fp8":
+        yield choose_at_first_call(live.model, loss=configuration.loss)
     dtype = precision.AUTOCAST.get(kind)
-    if dtype is not None:
+    if dtype is not None and base != "bf16-mixed":  # The step's own autocast.
         yield wrap_forward([live.model], _in_autocast(live.device, dtype))
 
 

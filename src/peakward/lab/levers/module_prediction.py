@@ -9,6 +9,7 @@ from peakward.hardware.attention_backend import HOPPER, ComputeCapability
 from peakward.kernels.ops.loss import api as losses
 from peakward.lab.data.feed import micro_batches
 from peakward.lab.levers import precision
+from peakward.lab.levers.fp8_layers import every_layer
 from peakward.lab.levers.module_levers import compiled_parts, recompute
 from peakward.lab.levers.module_step import main_tensor, place
 from peakward.lab.models import module_source
@@ -62,6 +63,9 @@ def capture_given(
         precision.parameter_dtype(kind),
         keeps_buffers=given.keeps_buffers,
     )
+    if kind == "fp8":
+        # Those that win are known where they run alone.
+        every_layer(given.module)
     recompute(given.module, case.configuration.checkpointing)
     args, loss = given.args, given.loss
     if given.vocab_size is not None:

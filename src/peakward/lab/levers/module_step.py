@@ -14,13 +14,14 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from peakward.kernels.ops.linear_cross_entropy import api as linear_cross_entropy
 from peakward.kernels.ops.loss.api import LossFn, of_torch
 from peakward.lab.data.feed import Resident, micro_batches
-from peakward.lab.levers import module_levers, precision
+from peakward.lab.levers import fp8_layers, module_levers, precision
 from peakward.lab.levers.configured_step import N_BATCHES, ConfiguredStep
 from peakward.lab.models.given_module import GivenModule, repeated_blocks
 from peakward.lab.rewriting import rewriting
 from peakward.levers import catalogue
 from peakward.records.case import Configuration, ModuleCase, Workload
 from peakward.records.errors import PeakwardError
+from peakward.records.linear_layers import LinearChoice
 
 
 class ModuleStep(ConfiguredStep):
@@ -55,6 +56,16 @@ class ModuleStep(ConfiguredStep):
         root, within = self._calls.rooted(module, _left_to_apply(case))
         catalogue.apply_to_module(root, within)
         module.train(case.workload.trains)
+        if configuration.precision == "fp8":
+            # A check of numbers on fewer blocks has other sizes, on which nothing may win.
+            clock = fp8_layers.timed if max_blocks is None else None
+            with precision.autocast("fp8", case.device), fp8_layers.eagerly(root):
+                fp8_layers.choose(
+                    module,
+                    lambda: self._tried(batches[0][0]),
+                    loss=configuration.loss,
+                    clock=clock,
+                )
         # In the types that steps run in: cuDNN's kernel takes 16-bit ones alone.
         with precision.autocast(configuration.precision, case.device):
             rewriting.settle(root, lambda: self._tried(batches[0][0]))
@@ -65,6 +76,11 @@ class ModuleStep(ConfiguredStep):
     def ranged(self) -> AbstractContextManager[None]:
         """While it lasts, steps open the ranges of `ranges` around the repeated blocks."""
         return module_levers.ranged(self.model)
+
+    @property
+    def linear_choice(self) -> LinearChoice | None:
+        """The layers that compute in fp8, under that lever."""
+        return fp8_layers.choice_in(self.model)
 
     def _tried(self, batch: Sequence[Tensor]) -> Tensor:
         """The forward pass of a step, with its loss where it has one."""

@@ -66,6 +66,7 @@ def measurement(
         memory=answer.memory,
         telemetry=answer.telemetry,
         compile=answer.compile,
+        linear=answer.linear,
         n_parameters=answer.n_parameters,
         loss=answer.loss,
         piece=answer.piece,

@@ -14,6 +14,7 @@ from peakward.lab.debugging import story
 from peakward.lab.inference.speed import speculated
 from peakward.lab.levers.configured_step import ConfiguredStep
 from peakward.lab.levers.given_step import GivenStep
+from peakward.lab.levers.module_step import ModuleStep
 from peakward.lab.levers.operator_step import PieceStep
 from peakward.lab.levers.ranges import Mark
 from peakward.lab.measure import compile_report, memory, probe
@@ -121,6 +122,7 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
             if isinstance(prepared, ConfiguredStep)
             else None
         )
+        linear = prepared.linear_choice if isinstance(prepared, ModuleStep | GivenStep) else None
         loader = (
             prepared.waited(len(timing.run.steps_s)) if isinstance(prepared, GivenStep) else None
         )
@@ -145,6 +147,7 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
         compile=compile_report.read(timing.run) if _compiles(case) else None,
         n_parameters=n_parameters,
         loss=loss,
+        linear=linear,
         piece=work,
         feeding=feeding,
         loader=loader,

@@ -17,6 +17,7 @@ from peakward.records.case import (
     OperatorCase,
 )
 from peakward.records.lever import Claim, NumericsVerdict
+from peakward.records.linear_layers import LinearChoice
 from peakward.records.measurement import (
     CompileReport,
     EndedBy,
@@ -177,6 +178,7 @@ class Measured(Message, frozen=True, kw_only=True):
     compile: CompileReport | None
     n_parameters: int | None
     loss: float | None
+    linear: LinearChoice | None = None
     piece: PieceWork | None = None
     speculated: Speculated | None = None
     feeding: Feeding | None = None

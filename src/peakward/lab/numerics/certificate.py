@@ -10,15 +10,17 @@ compared.
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from peakward.kernels.ops.fp8_linear.reference import linear as fp8_by_torch
 from peakward.lab.levers import precision as casts
+from peakward.lab.levers.fp8_layers import choose_at_first_call
 from peakward.lab.levers.in_place import Applied, Live
 from peakward.lab.levers.whole_step import WholeStep
 from peakward.lab.models.copies import copied
@@ -39,6 +41,7 @@ Quantity = tuple[str, str | None]
 LOSS: Quantity = ("loss", None)
 FORMS = ("foreach", "fused", "capturable")
 """Flags of torch's optimizers that choose how the same update is carried out."""
+RESULTS: dict[Precision, Precision] = {"fp8": "bf16-mixed"}
 OTHER_LOSS = 2.0**-4
 """The root of bf16's unit roundoff: a loss in fp64 that is further from the model's own is of something else,
 as of a loss function that holds the live model's weights."""
@@ -85,7 +88,8 @@ class Certifier:
       square over three runs. In two of them each parameter is multiplied by 1 + ε·r with a random r of
       [-1, 1], ε being the distance from 1 to the next number of its type: rounding then falls otherwise,
       as in a sum of another order, whatever the batch and the loss are.
-    - Levers of precision: as often the error of the plain cast to that type.
+    - Levers of precision: as often the error of the plain cast to that type. Under fp8 that is bf16 with
+      what the chosen layers multiply rounded to fp8 by torch's own operators (`fp8_linear.reference`).
     - The update: twice that of one run without levers, and no less than roundings of the parameter.
 
     The class promises twice the error. The norm of n independent errors spreads by 1/√(2n) of itself, of
@@ -119,7 +123,8 @@ class Certifier:
             )
         with candidate() as step:
             found = numbers(self._live, step)
-        roundoff = UNIT_ROUNDOFF[configuration.precision]
+        # Of the results, which fp8's products are given in.
+        roundoff = UNIT_ROUNDOFF[RESULTS.get(configuration.precision, configuration.precision)]
         errors = (
             *(
                 _error(each, reference, found.values.get(each), roundoff)
@@ -199,6 +204,7 @@ class Certifier:
             fp32_matmuls(kind),
             self._base() as step,
             casts.autocast(kind, self._live.device),
+            _rounded_layers(self._live.model) if kind == "fp8" else nullcontext(),
         ):
             yield step
 
@@ -229,6 +235,16 @@ class Certifier:
             )
 
 
+@contextmanager
+def _rounded_layers(model: nn.Module) -> Iterator[None]:
+    """The layers that fp8 chooses, with its roundings and without its kernels."""
+    undo = choose_at_first_call(model, linear=fp8_by_torch)
+    try:
+        yield
+    finally:
+        undo()
+
+
 def numbers(live: Live, step: Callable[[], Tensor]) -> Numbers:
     """Take one step in eval mode."""
     live.model.eval()
@@ -244,12 +260,8 @@ def numbers(live: Live, step: Callable[[], Tensor]) -> Numbers:
 class _Twin:
     """An optimizer in fp64 on the host, with the plain form of its update, beside one that steps."""
 
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, named: dict[str, torch.nn.Parameter]
-    ) -> None:
-        self._before = {
-            name: torch.nn.Parameter(_on_host(each).double()) for name, each in named.items()
-        }
+    def __init__(self, optimizer: torch.optim.Optimizer, named: dict[str, nn.Parameter]) -> None:
+        self._before = {name: nn.Parameter(_on_host(each).double()) for name, each in named.items()}
         memo: dict[int, Any] = {id(each): self._before[name] for name, each in named.items()}
         for state in optimizer.state.values():
             for value in state.values():
@@ -260,7 +272,7 @@ class _Twin:
         for group in self._optimizer.param_groups:
             group.update({flag: False for flag in FORMS if flag in group})
 
-    def updates(self, named: dict[str, torch.nn.Parameter]) -> dict[str, Update]:
+    def updates(self, named: dict[str, nn.Parameter]) -> dict[str, Update]:
         """Makes the update of the gradients that the parameters hold, and compares."""
         start = {name: each.detach().clone() for name, each in self._before.items()}
         for name, each in named.items():
@@ -282,7 +294,7 @@ def _on_host(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)
 
 
-def _perturb(model: torch.nn.Module, seed: int) -> None:
+def _perturb(model: nn.Module, seed: int) -> None:
     """Change the last bits of each parameter at random."""
     torch.manual_seed(seed)
     with torch.no_grad():

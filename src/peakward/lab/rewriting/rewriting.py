@@ -143,7 +143,7 @@ class Rewriting:
         self._take_out()
         backend = Backend(module, dict(self.wishes), eager)
         try:
-            with _left_as_it_is(module):
+            with left_as_it_is(module):
                 self._find(forward, backend)
                 if self._compile is None:
                     self._run_through(backend)
@@ -365,7 +365,7 @@ def _refusal(part: str, implementation: str, name: str, outcomes: list[Outcome])
 
 
 @contextmanager
-def _left_as_it_is(module: nn.Module) -> Iterator[None]:
+def left_as_it_is(module: nn.Module) -> Iterator[None]:
     """Put buffers and the states of random numbers back on leaving."""
     held = [(each, each.detach().clone()) for each in module.buffers()]
     devices = sorted({each.device.index or 0 for each in module.parameters() if each.is_cuda})

@@ -60,8 +60,6 @@ def _check(case: ModelCase) -> None:
     if configuration.precision == "fp8":
         # What a compiler keeps of fp8 products was not measured.
         _expect("compile of fp8", configuration.compile, "none")
-        # A block that is run again held up to 1.4 times what these functions say, on a CPU.
-        _expect("checkpointing of fp8", configuration.checkpointing, "none", "selective")
     _expect("optimizer", configuration.optimizer, *get_args(Optimizer))
     if case.model.n_experts > 1:
         _expect("compile of a mixture of experts", configuration.compile, "none")

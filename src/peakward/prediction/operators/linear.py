@@ -227,14 +227,12 @@ def fp8_backward(on: Writer, saved: SavedLinear, gradient: Value, x_dtype: str) 
         scale = _scale(on, flat, held=kept)
         g_rows, g_columns = _cast_both(on, flat, scale, E5M2, held=kept)
         x = _fp8_product(on, (g_rows, scale), (w_columns, w_scale), layer.compute)
-        of_weight = _fp8_product(on, (g_columns, scale), (x_columns, x_scale), layer.stored)
+        _fp8_product(on, (g_columns, scale), (x_columns, x_scale), layer.stored, is_gradient=True)
         if layer.bias:
             on.finished(on.reduced("sum", flat, layer.n_out), layer.stored)
-        on.use(g_rows, g_columns, scale, *kept)
+        on.use(flat, g_rows, g_columns, scale, *kept)  # Locals of the function.
         x = x.viewed(tensor(layer.compute, *gradient.operand.shape[:-1], layer.n_in))
-        x = on.cast(x, x_dtype)
-        on.use(of_weight)
-    return x
+        return on.cast(x, x_dtype)
 
 
 def _result(layer: Linear, x: Value) -> Operand:
@@ -266,14 +264,28 @@ def _with_bias(on: Writer, layer: Linear, y: Value) -> Value:
 
 
 def _fp8_product(
-    on: Writer, a: tuple[Value, Value], b: tuple[Value, Value], dtype: str, *, dear: bool = False
+    on: Writer,
+    a: tuple[Value, Value],
+    b: tuple[Value, Value],
+    dtype: str,
+    *,
+    dear: bool = False,
+    is_gradient: bool = False,
 ) -> Value:
-    """a (m, k) times the transposed of b (n, k), each with its scale → (m, n) in `dtype`."""
+    """a (m, k) times the transposed of b (n, k), each with its scale → (m, n) in `dtype`; it may be a
+    parameter's gradient."""
     (left, a_scale), (right, b_scale) = a, b
     (m, k), n = left.operand.shape, right.operand.shape[0]
     across = right.viewed(transposed(right.operand))
-    inputs, flops = (left, across, a_scale, b_scale), 2 * m * k * n
-    return on.call("_scaled_mm", inputs, (tensor(dtype, m, n),), flops=flops, dear=dear)[0]
+    made = (tensor(dtype, m, n),)
+    return on.call(
+        "_scaled_mm",
+        (left, across, a_scale, b_scale),
+        () if is_gradient else made,
+        flops=2 * m * k * n,
+        dear=dear,
+        parameters=made if is_gradient else (),
+    )[0]
 
 
 # How the linear layers of the blocks compute: in the compute type, in fp8, or with quantised weights.

@@ -212,9 +212,10 @@ def _levers(study: Study, found: RunParts) -> Section:
 
 
 def _composition(found: RunParts) -> Section:
+    composed = levers.composition_table(found) if found.best and found.steps else None
     return Section(
         title="Best composition",
-        blocks=_tables(levers.composition_table(found)) if found.best and found.steps else (),
+        blocks=_tables(composed, *summary.linear_tables(found)),
     )
 
 

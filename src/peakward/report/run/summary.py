@@ -1,5 +1,6 @@
 """Baseline and best side by side: large figures, speed, statistics, sensors, and the floor's share."""
 
+from peakward.records.linear_layers import LinearChoice
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.prediction import PhaseFloor, Prediction
 from peakward.records.study import Cell, Column, Study, Table, Unit
@@ -167,6 +168,47 @@ def compile_table(read: RunParts) -> Table | None:
             )
             for name, report in reports
         ),
+    )
+
+
+def linear_tables(read: RunParts) -> tuple[Table, ...]:
+    """The linear layers that compute in fp8 and those that do not, where a module's were chosen."""
+    return tuple(
+        _linear_table(point.name, point.measurement.linear)
+        for point in read.points
+        if point.measurement is not None and point.measurement.linear is not None
+    )
+
+
+def _linear_table(name: str, choice: LinearChoice) -> Table:
+    left = "".join(f" {each}." for each in choice.left)
+    return Table(
+        title=f"Linear layers in fp8, {name}",
+        columns=(
+            Column(name="tokens", unit="count"),
+            Column(name="inputs", unit="count"),
+            Column(name="outputs", unit="count"),
+            Column(name="bias"),
+            Column(name="bf16", unit="s"),
+            Column(name="fp8", unit="s"),
+            Column(name="layers", unit="count"),
+            Column(name="taken", unit="count"),
+        ),
+        rows=tuple(
+            (
+                each.tokens,
+                each.inputs,
+                each.outputs,
+                "yes" if each.bias else "no",
+                each.plain_s,
+                each.fp8_s,
+                each.n_layers,
+                each.n_taken,
+            )
+            for each in choice.layers
+        ),
+        note="One layer of each shape, forward and backward, by itself. A layer is taken where fp8 is faster "
+        f"at all of its shapes; the others compute in bf16.{left}",
     )
 
 

@@ -1,5 +1,6 @@
 """A step given as a function, with and without torch's settings around its call."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -7,6 +8,7 @@ import msgspec
 import pytest
 import torch
 
+from peakward.lab.levers import fp8_layers
 from peakward.lab.levers import given_step as levers_of_steps
 from peakward.lab.levers.given_step import (
     Given,
@@ -125,6 +127,27 @@ def test_gradients_are_seen_though_the_step_sets_them_free(make_step):
     assert torch.equal(kept, seen["head.weight"]), "the hooks are gone"
 
 
+def test_its_layers_compute_in_fp8_in_its_own_autocast(make_step, monkeypatch):
+    won = fp8_layers.Times(plain_s=2e-3, fp8_s=1e-3)
+    monkeypatch.setattr(fp8_layers, "timed", lambda _shape, _place: won)
+    given, seen = make_step(), []
+    given.model.head.register_forward_hook(lambda _layer, _args, y: seen.append(y.dtype))
+
+    def cast():
+        with torch.autocast("cpu", torch.bfloat16):
+            return given.step()
+
+    inside = dataclasses.replace(given, step=cast)
+    written = msgspec.structs.replace(BASE.configuration, precision="bf16-mixed")
+    fp8 = msgspec.structs.replace(written, precision="fp8")
+    case = msgspec.structs.replace(BASE, written=written, configuration=fp8)
+    with given_step(case, inside) as step:
+        step.step()
+        assert sum(each.n_taken for each in step.linear_choice.layers) == 8
+    assert seen == [torch.bfloat16] * 2, "one pass shows the shapes, and one is the step's"
+    assert fp8_layers.choice_in(given.model) is None
+
+
 def test_a_good_step_passes_and_its_attention_is_seen(make_step):
     for sdpa, n in ((True, 2), (False, 0)):
         given = make_step(sdpa=sdpa)
@@ -152,6 +175,7 @@ def test_the_calls_of_the_model_are_seen(make_step):
     case = live_case(given, name="step", tokens_per_step=None, seen=inside)
     assert case.configuration.precision == "bf16-mixed"
     assert "which computes in bf16-mixed" in inside.obstacle(lever("bf16"), case)
+    assert inside.obstacle(lever("fp8"), case) is None
     assert inside.obstacle(lever("compile"), case) is None
     assert not inside.loss_in_model
     assert "in the place of its loss" in inside.obstacle(lever("fused-loss"), case)

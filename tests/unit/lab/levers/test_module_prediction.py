@@ -54,6 +54,24 @@ def test_recomputed_blocks_cost_products_and_save_activations(make_module_case):
         assert len(set(sizes)) == 1, held
 
 
+def test_in_fp8_every_layer_that_can_has_its_three_products_there(make_module_case):
+    """Four layers a block; the head's 50 outputs do not divide, and stay in bf16."""
+    tokens, width, vocab_size = 32, 32, 50
+    found = capture_case(make_module_case("py:tiny_gpt:build", precision="fp8"))
+    flops = dict.fromkeys(("aten._scaled_mm", "aten.mm"), 0)
+    for each in found.graph.operators:
+        if each.name in flops:
+            flops[each.name] += each.count * each.flops
+    assert flops["aten._scaled_mm"] == 3 * 2 * tokens * 2 * 8 * width**2
+    assert flops["aten.mm"] == 3 * 2 * tokens * width * vocab_size
+
+
+def test_a_model_without_a_layer_for_fp8_is_not_predicted_in_it(make_module_case):
+    pytest.importorskip("transformers")
+    with pytest.raises(PeakwardError, match="is a Conv1D, no nn"):
+        capture_case(make_module_case("hf:gpt2", precision="fp8"))
+
+
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 @pytest.mark.parametrize("precision", ["bf16", "bf16-mixed"])
 def test_a_model_of_transformers_is_predicted(kind, precision, make_module_case):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from peakward.lab.levers import fp8_layers
 from peakward.lab.levers.module_levers import SdpaCalls
 from peakward.lab.levers.module_step import (
     GivenBatch,
@@ -87,7 +88,7 @@ def test_gradients_of_micro_batches_are_averaged(make_module_case):
         ("build", {"attention": "sdpa"}, "it calls scaled_dot_product_attention already"),
         ("build", {"attention": "flash-decode"}, "is called by the module: call peakward.kernels"),
         ("with_batch", {"loss": "chunked"}, "torch's cross_entropy in its forward pass"),
-        ("build", {"precision": "fp8"}, "precision fp8 is a choice of each layer"),
+        ("build", {"precision": "fp8"}, "expected a GPU of compute capability 8.9"),
         ("without_blocks", {"attention": "sdpa-math"}, "expected a module with attention"),
     ],
 )
@@ -95,6 +96,21 @@ def test_what_cannot_be_is_refused(factory, settings, line, make_module_case):
     case = make_module_case(f"py:tiny_gpt:{factory}", **settings)
     with pytest.raises(PeakwardError, match=line), prepare(case):
         pass
+
+
+@pytest.mark.parametrize("pass_", ["forward", "train_step"])
+@pytest.mark.parametrize("settings", [{}, {"checkpointing": "every-block"}, {"compile": "default"}])
+def test_layers_that_win_compute_in_fp8(pass_, settings, make_module_case, monkeypatch):
+    if pass_ == "forward" and settings:
+        pytest.skip("is of training")
+    won = fp8_layers.Times(plain_s=2e-3, fp8_s=1e-3)
+    monkeypatch.setattr(fp8_layers, "timed", lambda _shape, _place: won)
+    case = make_module_case("py:tiny_gpt:build", pass_=pass_, precision="fp8", **settings)
+    with prepare(case) as step:
+        step.step()
+        assert [each.n_taken for each in step.linear_choice.layers] == [2, 2, 2, 2]
+        assert step.linear_choice.left == ("head has sides that are no multiples of 16",)
+        assert step.loss() is None or step.loss() > 0
 
 
 def test_torch_s_settings_are_as_before(make_module_case):

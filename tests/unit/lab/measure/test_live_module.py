@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import torch
 
+from peakward.lab.levers import fp8_layers
 from peakward.lab.measure.live_module import SHARED, LiveWorkers, live_case
 from peakward.lab.models.given_module import given
 from peakward.levers.catalogue import lever, pull
@@ -181,4 +182,16 @@ def test_its_operators_are_captured_from_a_copy(live):
             workers.capture(pull(lever("compile"), case))
     assert plain.n_parameters == sum(each.numel() for each in live.module.parameters())
     assert len(recomputed.graph.operators) > len(plain.graph.operators)
+    same(before, state(live.module))
+
+
+def test_the_layers_in_fp8_stand_in_the_measurement(live, monkeypatch):
+    won = fp8_layers.Times(plain_s=2e-3, fp8_s=1e-3)
+    monkeypatch.setattr(fp8_layers, "timed", lambda _shape, _place: won)
+    before = state(live.module)
+    case = pull(lever("fp8"), live_case(live, "train_step"))
+    with LiveWorkers(live) as workers:
+        found = workers.measure(case, QUICK)
+    assert (found.status, found.reason) == ("ok", None)
+    assert [(each.n_taken, each.fp8_s) for each in found.linear.layers] == [(2, 1e-3)] * 4
     same(before, state(live.module))

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from peakward.lab.levers import fp8_layers
 from peakward.lab.levers.in_place import Applied, Live
 from peakward.lab.levers.whole_step import WholeStep
 from peakward.lab.measure.snapshot import restored
@@ -88,6 +89,27 @@ def off(live, step, *, name, factor):
 def test_a_gradient_that_is_slightly_wrong_is_named(certified, precision, factor):
     wrong = partial(off, name="blocks.1.ff.0.weight", factor=factor)
     verdict = certified(wrong, precision=precision)
+    assert verdict.verdict == "violated"
+    assert verdict.reason.startswith("gradients of blocks.1.ff.0.weight: error")
+
+
+@pytest.fixture
+def every_layer_wins(monkeypatch):
+    won = fp8_layers.Times(plain_s=2e-3, fp8_s=1e-3)
+    monkeypatch.setattr(fp8_layers, "timed", lambda _shape, _place: won)
+
+
+@pytest.mark.parametrize("changes", [{}, {"compile": "default"}])
+def test_fp8_holds_to_what_rounding_to_fp8_costs(certified, every_layer_wins, changes):
+    verdict = certified(precision="fp8", declared="approximate", **changes)
+    assert (verdict.verdict, verdict.reason) == ("holds", None)
+    of_block = [each for each in verdict.errors if each.parameter == "blocks.0.ff.0.weight"]
+    assert any(2.0**-8 < each.candidate_error < each.bound for each in of_block)
+
+
+def test_a_gradient_that_is_wrong_beyond_fp8_is_named(certified, every_layer_wins):
+    wrong = partial(off, name="blocks.1.ff.0.weight", factor=1.5)
+    verdict = certified(wrong, precision="fp8", declared="approximate")
     assert verdict.verdict == "violated"
     assert verdict.reason.startswith("gradients of blocks.1.ff.0.weight: error")
 

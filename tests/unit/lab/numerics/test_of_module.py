@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from peakward.lab.levers import fp8_layers
 from peakward.lab.numerics.of_module import InDouble
 from peakward.lab.numerics.verify import verify
 from peakward.levers import optimizer
@@ -27,6 +28,29 @@ def test_a_lever_s_numbers_hold(name, source, make_module_case):
     assert (found.verdict, found.reason) == ("holds", None)
     quantities = {each.quantity for each in found.errors}
     assert {"loss", "gradients", "parameters"} <= quantities
+
+
+@pytest.mark.parametrize(("source", "n_layers"), [*((each, 2) for each in PY), ("hf:llama", 4)])
+def test_in_fp8_numbers_hold_with_every_layer_that_can(
+    source, n_layers, make_module_case, monkeypatch
+):
+    """Nothing is timed: a check's sizes are others."""
+    if source.startswith("hf:"):
+        pytest.importorskip("transformers")
+    base, computed = make_module_case(source), []
+    put_in = fp8_layers._put_in
+
+    def counted(layers, linear):
+        return put_in(layers, lambda *given: computed.append(1) or linear(*given))
+
+    monkeypatch.setattr(fp8_layers, "_put_in", counted)
+    found = verify(base, pull(lever("fp8"), base), "approximate")
+    assert (found.verdict, found.reason) == ("holds", None)
+    errors = {each.quantity: each for each in found.errors}
+    assert computed
+    # It is fp8 that is held to fp8's bound.
+    assert errors["gradients"].candidate_error > 2.0**-8
+    assert errors["gradients"].bound == 2.0**-4 * (16 * n_layers + 2) ** 0.5
 
 
 @pytest.mark.parametrize("kind", HF)

@@ -145,8 +145,8 @@ OWN = [
     *(({"n_kv_heads": 2}, {**FUSED, "precision": precision}) for precision in ("fp32", "bf16")),
     (EXPERTS, {"swiglu": "fused"}),
     (GPT2, {"norm": "fused", "precision": "bf16-mixed"}),
-    *(({}, {"precision": "fp8", "checkpointing": mode}) for mode in ("none", "selective")),
-    *((GPT2, {"precision": "fp8", "checkpointing": mode}) for mode in ("none", "selective")),
+    *(({}, {"precision": "fp8", "checkpointing": mode}) for mode in MODES),
+    *((GPT2, {"precision": "fp8", "checkpointing": mode}) for mode in MODES),
     *(
         ({"tied_head": tied}, {"norm": "fused", "loss": loss, "precision": precision})
         for tied in (False, True)

@@ -34,7 +34,6 @@ from peakward.prediction.time.dispatch import (
 from peakward.prediction.time.step import step_time
 from peakward.prediction.traffic import compulsory_bytes
 from peakward.records.case import Configuration, ModelCase, Optimizer, Workload
-from peakward.records.errors import PeakwardError
 from peakward.records.op_graph import OpGraph
 
 from .measured_h200 import calibrated, compiled_steps, study
@@ -180,17 +179,16 @@ def measured():
 
 
 def test_captured_steps():
-    """All but those of compiled blocks in fp8: eager and compiled, under three forms of AdamW."""
+    """All but those in fp8, whose layers have had other kernels since: eager and compiled, under three
+    forms of AdamW."""
     errors = []
     for made, measured_s in measured().items():
-        try:
-            predicted = step_time(made, calibrated())
-        except PeakwardError:
-            assert made.configuration.precision == "fp8"
+        if made.configuration.precision == "fp8":
             continue
+        predicted = step_time(made, calibrated())
         assert predicted.bound == "device"
         errors.append(abs(predicted.step_s.estimate / measured_s - 1))
-    assert len(errors) == 26
+    assert len(errors) == 24
     assert median(errors) < 0.02
     assert max(errors) < 0.11
 

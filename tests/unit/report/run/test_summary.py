@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from peakward.records.linear_layers import LinearChoice, LinearTimes
 from peakward.report.run import summary
 from peakward.report.run.investigation import read
 from peakward.report.run.summary import ceilings, figures, phase_table
@@ -104,6 +105,30 @@ def test_compile_and_telemetry_only_where_there_are_any(run_study):
     )
     assert summary.compile_table(read(bare)) is None
     assert summary.telemetry_table(read(bare)) is None
+
+
+def test_layers_in_fp8_stand_with_their_times(run_study):
+    assert summary.linear_tables(read(run_study)) == ()
+    times = {"tokens": 64, "inputs": 32, "outputs": 48, "bias": True, "plain_s": 2e-3}
+    choice = LinearChoice(
+        layers=(
+            LinearTimes(**times, fp8_s=1e-3, n_layers=3, n_taken=2),
+            LinearTimes(**times | {"bias": False}, fp8_s=3e-3, n_layers=1, n_taken=0),
+        ),
+        left=("head shares its weight with embedding.weight",),
+    )
+    chosen = replace(
+        run_study,
+        measurements=(
+            replace(run_study.measurements[0], linear=choice),
+            *run_study.measurements[1:],
+        ),
+    )
+    (table,) = summary.linear_tables(read(chosen))
+    assert table.title == "Linear layers in fp8, baseline"
+    assert column(table, "fp8") == [1e-3, 3e-3]
+    assert column(table, "taken") == [2, 0]
+    assert table.note.endswith("head shares its weight with embedding.weight.")
 
 
 @pytest.fixture

@@ -5,7 +5,10 @@ gradients, sums in fp32. A tensor is multiplied so that its largest magnitude be
 the type, and what multiplies the product turns that back.
 """
 
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -37,3 +40,42 @@ def cast_both(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Ten
     """
     rows = cast_rows(x, scale, dtype)
     return rows, rows.t().contiguous()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`api.fp8_linear` by torch's own operators: what is multiplied is rounded to fp8 and turned back, and
+    the products are those of the types around it. x (…, k), weight (n, k), bias (n,) → (…, n)."""
+    y: Tensor = F.linear(_Rounded.apply(x), _Rounded.apply(weight))
+    y = _RoundedGradient.apply(y)
+    return y if bias is None else y + bias.to(y.dtype)
+
+
+def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x as fp8 numbers of one scale tell it, in its own type."""
+    with torch.autocast(x.device.type, enabled=False):
+        scale = scale_of(x, dtype)
+        return (cast_rows(x, scale, dtype).float() * scale).to(x.dtype)
+
+
+class _Rounded(torch.autograd.Function):
+    """Rounds to e4m3; the gradient goes on as it is."""
+
+    @staticmethod
+    def forward(_ctx: Any, x: Tensor) -> Tensor:
+        return rounded(x, E4M3)
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+class _RoundedGradient(torch.autograd.Function):
+    """Rounds the gradient to e5m2."""
+
+    @staticmethod
+    def forward(_ctx: Any, y: Tensor) -> Tensor:
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: Tensor) -> Tensor:
+        return rounded(gradients[0], E5M2)
