@@ -14,6 +14,7 @@ from peakward.lab.levers.whole_step import WholeStep
 from peakward.lab.measure.snapshot import restored
 from peakward.lab.numerics.certificate import Certifier
 from peakward.records.case import AS_WRITTEN
+from tiers import in_full
 
 IDS = torch.arange(64).view(4, 16) % 50
 
@@ -99,7 +100,7 @@ def every_layer_wins(monkeypatch):
     monkeypatch.setattr(fp8_layers, "timed", lambda _shape, _place: won)
 
 
-@pytest.mark.parametrize("changes", [{}, {"compile": "default"}])
+@pytest.mark.parametrize("changes", [{}, *in_full([{"compile": "default"}])])
 def test_fp8_holds_to_what_rounding_to_fp8_costs(certified, every_layer_wins, changes):
     verdict = certified(precision="fp8", declared="approximate", **changes)
     assert (verdict.verdict, verdict.reason) == ("holds", None)

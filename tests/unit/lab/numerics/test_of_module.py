@@ -30,7 +30,13 @@ def test_a_lever_s_numbers_hold(name, source, make_module_case):
     assert {"loss", "gradients", "parameters"} <= quantities
 
 
-@pytest.mark.parametrize(("source", "n_layers"), [*((each, 2) for each in PY), ("hf:llama", 4)])
+@pytest.mark.parametrize(
+    ("source", "n_layers"),
+    [
+        (PY[0], 2),
+        *(pytest.param(*each, marks=pytest.mark.full) for each in ((PY[1], 2), ("hf:llama", 4))),
+    ],
+)
 def test_in_fp8_numbers_hold_with_every_layer_that_can(
     source, n_layers, make_module_case, monkeypatch
 ):

@@ -70,7 +70,8 @@ SLEPT_S = 0.2
 """Many times a step of these ranks, also on a busy machine."""
 
 
-@pytest.mark.parametrize("n", [2, pytest.param(4, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("n", [2, 4])
 def test_a_rank_that_sleeps_in_its_forward_pass_is_late(n):
     layouts = [
         Layout(dp=n),
