@@ -161,3 +161,12 @@ def test_those_of_transformers(name, expected):
     made = pytest.importorskip("transformers.activations").ACT2FN[name]
     found = activation_of(made, CPU)
     assert (found and found.name) == expected
+
+
+class Mended(nn.Module):
+    def forward(self, x):
+        return torch.nan_to_num(x * torch.sigmoid(x))
+
+
+def test_what_guards_against_nan_is_left():
+    assert activation_of(Mended(), CPU) is None

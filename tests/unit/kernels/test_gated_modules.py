@@ -288,3 +288,59 @@ def test_those_of_transformers(kind, names):
     model = transformers.AutoModelForCausalLM.from_config(config)
     found = [each for each in map(gated_of, model.modules()) if each is not None]
     assert [set(each.projections) for each in found] == ([] if names is None else [names])
+
+
+class Swish(nn.Module):
+    def __init__(self, beta):
+        super().__init__()
+        self.register_buffer("beta", torch.tensor(beta))
+
+    def forward(self, x):
+        return x * torch.sigmoid(self.beta * x)
+
+
+class WithBuffer(Apart):
+    def __init__(self, beta=1.0):
+        super().__init__()
+        self.act = Swish(beta)
+
+    def forward(self, x):
+        return self.w2(self.act(self.w1(x)) * self.w3(x))
+
+
+def test_an_activation_with_a_buffer_is_left():
+    """Layers that are alike but for its value would all have become the first."""
+    assert gated_of(WithBuffer()) is None
+
+
+def test_projections_of_two_types_compute_as_before():
+    network = Apart()
+    network.w1.weight.data = network.w1.weight.data.double()
+    x = torch.randn(3, WIDTH)
+    network.w1.register_forward_pre_hook(lambda _module, args: (args[0].double(),))
+    network.w1.register_forward_hook(lambda _module, _args, y: y)
+    network.w2.register_forward_pre_hook(lambda _module, args: (args[0].float(),))
+    expected = network(x)
+    assert replace_swiglu(network).n == 1
+    assert torch.equal(network(x), expected)
+
+
+def test_what_a_hook_makes_wider_is_multiplied_by_torch():
+    network = Apart()
+    assert replace_swiglu(network).n == 1
+    network.w1.register_forward_hook(lambda _module, _args, y: y.double())
+    network.w2.register_forward_pre_hook(lambda _module, args: (args[0].float(),))
+    x = torch.randn(3, WIDTH)
+    assert torch.allclose(network(x), Apart.forward(network, x), atol=1e-6)
+
+
+class Narrow(Apart):
+    """Refuses calls in 16 bits, which the formula takes."""
+
+    def forward(self, x):
+        h = F.silu(self.w1(x)) * self.w3(x)
+        return self.w2(h.float() if h.dtype != torch.float64 else h)
+
+
+def test_a_network_that_alone_refuses_a_type_is_left():
+    assert gated_of(Narrow()) is None

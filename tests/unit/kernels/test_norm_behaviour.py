@@ -383,3 +383,42 @@ def test_norms_of_transformers(place, name, offset):
     for one, other in zip([module(each) for each in (x, x.half())], before, strict=True):
         assert one.dtype == other.dtype
         torch.testing.assert_close(one, other, rtol=4e-3, atol=4e-3)
+
+
+class Normalized(Rms):
+    """Rows of zeros stay zeros, as those of an embedding's padding."""
+
+    def forward(self, x):
+        return F.normalize(x, dim=-1) * self.gain * WIDTH**0.5
+
+
+class Clamped(Rms):
+    def forward(self, x):
+        return self.gain * x / x.pow(2).mean(-1, keepdim=True).sqrt().clamp(min=1e-8)
+
+
+class Mended(Rms):
+    def forward(self, x):
+        return super().forward(torch.nan_to_num(x))
+
+
+@pytest.mark.parametrize("kind", [Normalized, Clamped, Mended])
+def test_what_guards_against_nan_is_no_norm(kind):
+    assert norm_of(kind(0.0 if kind is not Mended else 1e-5)) is None
+
+
+def test_a_bias_of_another_type_leaves_the_call_as_it_is():
+    norm = Centred()
+    assert replace_norms(norm).n == 1
+    norm.gamma.data = norm.gamma.data.bfloat16()
+    x = torch.randn(3, WIDTH, dtype=torch.bfloat16)
+    found, expected = norm(x), Centred.forward(norm, x)
+    assert found.dtype == expected.dtype and torch.equal(found, expected)
+
+
+def test_a_norm_that_has_another_class_since_hinders_no_undo():
+    model = nn.Sequential(nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH))
+    replaced = replace_norms(model)
+    model[0].__class__ = type("Other", (type(model[0]),), {})
+    replaced.undo()
+    assert type(model[1]) is nn.LayerNorm

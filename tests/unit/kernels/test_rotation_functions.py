@@ -277,3 +277,22 @@ def test_attention_of_transformers(kind, turned):
     assert fuse_rope(model) == n
     torch.testing.assert_close(model(ids).logits, expected, rtol=1e-4, atol=1e-5)
     assert len(turned) == 2 * n
+
+
+COUNT = 0
+
+
+class Counted(nn.Module):
+    """Writes its file's names in a function of its own."""
+
+    def forward(self, x, cos, sin):
+        def count():
+            global COUNT  # noqa: PLW0603
+            COUNT += 1
+
+        count()
+        return one(x, cos, sin)
+
+
+def test_a_forward_pass_that_writes_names_in_an_inner_function_is_left():
+    assert fuse_rope(Counted()) == 0

@@ -38,7 +38,8 @@ def fuse_activations(module: nn.Module) -> int:
     """Lets modules that write out GELU or SiLU call torch's, in place.
 
     They are modules of any class, found by what they compute: GELU by tanh or by erf, or SiLU, in more than
-    one operator. Calls of types in which they do something else stay as they are.
+    one operator. Calls of types in which they do something else stay as they are. Attributes that one is
+    given later are not seen, and what it writes beside its result is left out.
 
     Returns:
         The number of modules that were changed.
@@ -71,7 +72,7 @@ def _found(module: nn.Module, device: torch.device) -> Activation | None:
     x = torch.cat((values, far.to(values)))[:, None]
     x = torch.cat((x, torch.ones_like(x).expand(-1, 7)), -1)
     for name, call in _CALLS.items():
-        if probing.computes(copied, call, x):
+        if probing.computes(copied, call, x) and probing.is_nan_as(copied, call, x * torch.nan):
             return _written_out(copied, name, call, x)
     return None
 

@@ -35,7 +35,9 @@ def _fused(gated: Gated, kind: type[nn.Module], _own: Call | None) -> Call:
 
     def forward(self: nn.Module, *given: Tensor, **named: Tensor) -> Tensor:
         (x,) = *given, *named.values()
-        if any(_is_hooked(self._modules[name]) for name in gated.activations):
+        # What its projections give each other may then have no one type.
+        n_types = len({each.dtype for each in self.parameters()})
+        if n_types > 1 or any(_is_hooked(self._modules[name]) for name in gated.activations):
             found: Tensor = kind.forward(self, x)
             return found
         return gated(self, x, _product)
@@ -44,7 +46,8 @@ def _fused(gated: Gated, kind: type[nn.Module], _own: Call | None) -> Call:
 
 
 def _product(gate: Tensor, up: Tensor | None, activation: Activation) -> Tensor:
-    if gate.dtype not in TYPES:
+    is_alike = up is None or (up.dtype, up.shape) == (gate.dtype, gate.shape)
+    if gate.dtype not in TYPES or not is_alike:
         return by_torch(gate, up, activation)
     return swiglu(gate) if up is None else gated_product(gate, up, activation=activation)
 

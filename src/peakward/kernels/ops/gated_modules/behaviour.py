@@ -75,7 +75,12 @@ def by_torch(gate: Tensor, up: Tensor | None, activation: Activation) -> Tensor:
 def gated_of(module: nn.Module) -> Gated | None:
     """The network that a module of any class is; None of one that is none, or that a probe cannot tell."""
     linear = {name: each for name, each in module.named_children() if _is_linear(each)}
-    own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    others = (each for name, each in module.named_children() if name not in linear)
+    own = (
+        *module.parameters(recurse=False),
+        *module.buffers(recurse=False),
+        *(held for each in others for held in each.buffers()),
+    )
     if own or len(linear) not in (2, 3):
         return None
     device = next((each.device for each in module.parameters()), torch.device("meta"))
@@ -182,10 +187,20 @@ def _is_in(gated: Gated, module: nn.Module, x: Tensor, kind: Any) -> bool:
         with torch.no_grad(), probing.autocast(x.device, cast):
             found, right = _both(gated, module, x.to(given))
     except RuntimeError:  # torch's products take no two types.
-        return True
+        return _refuses(gated, module, x.to(given), cast)
     coarsest = max(torch.finfo(each).eps for each in kind if each is not None)
     bound = probing.ROUNDINGS * coarsest
     return found.dtype == right.dtype and probing.agrees(found, right, bound)
+
+
+def _refuses(gated: Gated, module: nn.Module, x: Tensor, cast: torch.dtype | None) -> bool:
+    """Whether the network refuses a call too."""
+    try:
+        with torch.no_grad(), probing.autocast(x.device, cast):
+            gated(module, x, by_torch)
+    except RuntimeError:
+        return True
+    return False
 
 
 def _both(gated: Gated, module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -54,7 +54,9 @@ def fuse_norms(module: nn.Module) -> int:
     """Turns every norm over a last dimension into its fused form, in place.
 
     These are nn.RMSNorm and nn.LayerNorm, and modules of any class that compute one of both, found by what
-    they compute (`behaviour`). Of these, calls of types in which they do something else stay as they are.
+    they compute (`behaviour`). Of these, calls of types in which they do something else stay as they are,
+    attributes that one is given later, as another epsilon, are not seen, and what it writes beside its result
+    is left out.
 
     Returns:
         The number of norms that were turned.
@@ -72,7 +74,8 @@ def replace_norms(module: nn.Module) -> Replaced:
     def undo() -> None:
         plain = {fused: kind for kind, fused in _OF_TORCH.items()}
         for each in of_torch:
-            each.__class__ = plain[type(each)]
+            if type(each) in plain:  # Or someone has made another class of it since.
+                each.__class__ = plain[type(each)]
         others.undo()
 
     return Replaced(len(of_torch) + others.n, undo)
@@ -105,7 +108,9 @@ def _fused(norm: Norm, kind: type[nn.Module], _own: Call | None) -> Call:
         (x,) = *given, *named.values()
         weight: Tensor = getattr(self, norm.weight)
         dtype = types.of(self, x, weight.dtype)
-        if dtype is None or x.shape[-1:] != weight.shape:
+        bias = None if norm.bias is None else getattr(self, norm.bias)
+        is_mixed = bias is not None and bias.dtype != weight.dtype
+        if dtype is None or is_mixed or x.shape[-1:] != weight.shape:
             found: Tensor = kind.forward(self, x)
             return found
         if norm.offset:
@@ -114,7 +119,6 @@ def _fused(norm: Norm, kind: type[nn.Module], _own: Call | None) -> Call:
         x = x.to(torch.promote_types(x.dtype, dtype))
         if not norm.is_centred:
             return rms_norm(x, weight.shape, weight, norm.eps).to(dtype)
-        bias = None if norm.bias is None else getattr(self, norm.bias)
         return layer_norm(x, weight.shape, weight, bias, norm.eps).to(dtype)
 
     return forward

@@ -80,7 +80,10 @@ def _found(module: nn.Module, width: int, device: torch.device) -> Norm | None:
         for candidate in _candidates(copied, width, device):
             formula = partial(candidate, copied)
             probes = [probing.rows((*outer, width), _SCALES, device) for outer in _OUTER]
-            if all(probing.computes(copied, formula, x) for x in probes):
+            edges = [probes[0].new_full((1, width), each).to(dtype) for each in (0.0, math.nan)]
+            if all(probing.computes(copied, formula, x) for x in probes) and all(
+                probing.is_nan_as(copied, formula, x) for x in edges
+            ):
                 x = probing.rows((6, width), _OF_TYPES, device)
                 holds = probing.results(copied, formula, x)
                 return replace(candidate, results=holds) if holds.types else None

@@ -49,13 +49,18 @@ def replace_rope(module: nn.Module) -> Replaced:
 
 def _called(forward: FunctionType, device: torch.device) -> Turns:
     """The rotations that a forward pass calls, unless it gives its file's names other values itself."""
-    if any(
-        each.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for each in dis.get_instructions(forward)
-    ):
+    if _writes_globals(forward.__code__):
         return ()
     asked = {name: forward.__globals__.get(name) for name in sorted(_names(forward.__code__))}
     rotations = {name: rotation_of(each, device) for name, each in asked.items()}
     return tuple((name, each) for name, each in rotations.items() if each is not None)
+
+
+def _writes_globals(code: CodeType) -> bool:
+    """Whether it, or a function in it, does."""
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    own = (each.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for each in dis.get_instructions(code))
+    return any(own) or any(map(_writes_globals, inner))
 
 
 def _names(code: CodeType) -> set[str]:
