@@ -78,8 +78,11 @@ def give_forward(modules: Iterable[nn.Module], made: Made) -> Undo:
     return lambda: _take_back(found, given)
 
 
-def before_first_call(module: nn.Module, prepare: Callable[..., None]) -> Undo:
-    """Let `prepare` have the arguments of the module's next call before it, and return what takes that back.
+def before_first_call(
+    module: nn.Module, prepare: Callable[..., None], *, counts: Callable[[], bool] = lambda: True
+) -> Undo:
+    """Let `prepare` have the arguments of the module's next call that counts before it, and return what takes
+    that back.
 
     It stands before torch's own `__call__`, and so before hooks and what the module is compiled as.
     """
@@ -99,7 +102,7 @@ def before_first_call(module: nn.Module, prepare: Callable[..., None]) -> Undo:
             _take_back([module], [waiting])
 
     def once(*args: Any, **kwargs: Any) -> None:
-        if is_waiting:
+        if is_waiting and counts():
             undo()
             prepare(*args, **kwargs)
 

@@ -4,6 +4,7 @@ A forward pass shows the shapes that each layer is called with. Each distinct sh
 autocast runs it, and in fp8, and a layer is taken where fp8 wins at all of its shapes.
 """
 
+import copy
 import math
 import re
 import weakref
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from peakward.kernels.ops.forwards import before_first_call, give_forward
 from peakward.kernels.ops.fp8_linear.api import SIDE, fp8_linear
@@ -177,6 +179,13 @@ def fits(shape: Shape) -> bool:
     return shape.tokens > 0 and shape.tokens % SIDE == 0 and shape.dtype in FLOATS
 
 
+def _unfit_calls(shapes: Iterable[Shape]) -> str:
+    if strange := sorted({str(each.dtype)[6:] for each in shapes if each.dtype not in FLOATS}):
+        return f"is called with {' and '.join(strange)}"
+    tokens = ", ".join(map(str, sorted({each.tokens for each in shapes})))
+    return f"has tokens that are no multiple of {SIDE} ({tokens})"
+
+
 def winners(seen: Mapping[str, set[Shape]], times: Mapping[Shape, Times]) -> set[str]:
     """The layers that are faster in fp8 at each of their shapes; a shape without times has not won."""
     won = {shape for shape, each in times.items() if each.fp8_s < each.plain_s}
@@ -262,8 +271,7 @@ def choose(
         left[last] = OF_LOSS
         seen.pop(last)
     for name in [each for each, shapes in seen.items() if not all(map(fits, shapes))]:
-        tokens = sorted({shape.tokens for shape in seen.pop(name)})
-        left[name] = f"has tokens that are no multiple of {SIDE} ({', '.join(map(str, tokens))})"
+        left[name] = _unfit_calls(seen.pop(name))
     place = next(module.parameters()).device
     shapes = dict.fromkeys(shape for each in seen.values() for shape in each)
     with left_as_it_is(module):  # Operands are drawn.
@@ -323,17 +331,24 @@ def every_layer(module: nn.Module) -> Undo:
 
 
 def choose_at_first_call(
-    module: nn.Module, *, loss: str = "torch", linear: Linear = fp8_linear
+    module: nn.Module, *, trains: bool, loss: str = "torch", linear: Linear = fp8_linear
 ) -> Undo:
-    """`choose` by the module's next call, before it."""
+    """`choose` by the module's next call, before it; where it trains, by the next that asks for gradients.
+
+    That call is made on copies of its arguments first, so that a cache is not filled twice. What a module's
+    code counts or collects in its own attributes is counted twice.
+    """
     undos: list[Undo] = []
 
     def prepare(*args: Any, **kwargs: Any) -> None:
+        args, kwargs = _apart((args, kwargs))
         called = partial(module, *args, **kwargs)
         with eagerly(module):
             undos.append(choose(module, called, loss=loss, clock=timed, linear=linear))
 
-    undos.append(before_first_call(module, prepare))
+    undos.append(
+        before_first_call(module, prepare, counts=lambda: torch.is_grad_enabled() or not trains)
+    )
 
     def taken_back() -> None:
         has_chosen = len(undos) > 1
@@ -344,6 +359,15 @@ def choose_at_first_call(
             torch._dynamo.reset()
 
     return taken_back
+
+
+def _apart(given: Any) -> Any:
+    """A deep copy, of tensors in the middle of a graph too."""
+    memo: dict[int, Any] = {}
+    for each in tree_leaves(given):
+        if isinstance(each, Tensor):
+            memo[id(each)] = each.detach().clone().requires_grad_(each.requires_grad)
+    return copy.deepcopy(given, memo)
 
 
 def _told(

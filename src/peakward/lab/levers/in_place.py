@@ -100,7 +100,8 @@ def _in_precision(live: Live, configuration: Configuration, base: Precision) -> 
     if kind == "bf16":
         yield _cast_parameters(live, torch.bfloat16)
     if kind == "fp8":
-        yield choose_at_first_call(live.model, loss=configuration.loss)
+        trains = live.optimizer is not None
+        yield choose_at_first_call(live.model, trains=trains, loss=configuration.loss)
     dtype = precision.AUTOCAST.get(kind)
     if dtype is not None and base != "bf16-mixed":  # The step's own autocast.
         yield wrap_forward([live.model], _in_autocast(live.device, dtype))

@@ -190,16 +190,9 @@ def _cuda_environment(gpu: nvml.Gpu) -> Environment:
     )
 
 
-def _usable_cores() -> int:
-    """The number of this process's cores that OpenMP may use: its limit decides a CPU's rates."""
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    n_cores = len(proc.cores())
-    return min(n_cores, int(limit)) if limit.isdecimal() and int(limit) else n_cores
-
-
 def _software() -> dict[str, Any]:
     return {
-        "n_cores": _usable_cores(),
+        "n_cores": proc.usable_cores(),
         "torch": _torch_build()[0],
         "triton": _version("triton") or _version("pytorch-triton"),
         "python": platform.python_version(),

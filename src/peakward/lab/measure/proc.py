@@ -52,6 +52,12 @@ def cores() -> frozenset[int]:
     return frozenset(range(os.cpu_count() or 1))
 
 
+def usable_cores() -> int:
+    """The number of this process's cores that OpenMP may use: its limit decides a CPU's rates."""
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(len(cores()), int(limit)) if limit.isdecimal() and int(limit) else len(cores())
+
+
 def memory_bytes() -> int:
     """The machine's RAM, or the control group's limit where that is lower."""
     limits = [parse_limit(text) for path in _limit_paths() if (text := read(path)) is not None]

@@ -238,7 +238,7 @@ class Certifier:
 @contextmanager
 def _rounded_layers(model: nn.Module) -> Iterator[None]:
     """The layers that fp8 chooses, with its roundings and without its kernels."""
-    undo = choose_at_first_call(model, linear=fp8_by_torch)
+    undo = choose_at_first_call(model, trains=True, linear=fp8_by_torch)
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from math import gcd
 
 import msgspec
 
@@ -346,15 +347,17 @@ def _context_sizes(case: ModelCase, n_ranks: int, asked: AskedLayout) -> Sequenc
     if asked.cp is not None:
         return (asked.cp,)
     most = max(1, case.workload.seq_len // LEAST_TOKENS)
-    sizes = (2**at for at in range(most.bit_length()))
-    return [each for each in sizes if n_ranks % each == 0 and _is_in_chunks(case, each)]
+    return [each for each in _divisors(n_ranks) if each <= most and _is_in_chunks(case, each)]
 
 
 def _expert_sizes(shape: ModelShape, mesh: Layout, asked: AskedLayout) -> Sequence[int]:
     if asked.ep is not None:
         return (asked.ep,) if mesh.n_sharing % asked.ep == 0 else ()
-    sizes = (2**at for at in range(shape.n_experts.bit_length()))
-    return [each for each in sizes if mesh.n_sharing % each == 0 and shape.n_experts % each == 0]
+    return _divisors(gcd(mesh.n_sharing, shape.n_experts))
+
+
+def _divisors(n: int) -> list[int]:
+    return [each for each in range(1, n + 1) if n % each == 0]
 
 
 def _is_in_chunks(case: ModelCase, cp: int) -> bool:

@@ -44,10 +44,11 @@ def _of_rank(
     in_buckets = layout.n_sharing > 1 and layout.data in ("ddp", "zero1")
     has_gradients = in_buckets or layout.n_micro_batches > 1
     if layout.data in SHARDING:
-        blocks = GATHERED_BLOCKS * costs.block_parameters + rest
+        together = costs.block_parameters * min(layout.blocks_together, n_blocks)
+        blocks = GATHERED_BLOCKS * together + rest
         gathered = p if layout.data == "zero2" or layout.pp > 1 else min(p, blocks)
         is_whole = layout.n_micro_batches > 1 and not given.reduces_each
-        waiting = p if is_whole else min(p, costs.block_parameters + rest)
+        waiting = p if is_whole else min(p, together + rest)
         held = int(item * shard) + COMPUTE_BYTES * gathered
         held_whole = COMPUTE_BYTES * waiting
         summed = int(item * shard) + held_whole

@@ -81,7 +81,8 @@ def pipeline_s(
     """Seconds until the last rank has ended its last backward pass.
 
     Of many micro-batches three rounds of as many as ranks are simulated; each further one takes as long as
-    the third. Where stages are uneven the second takes less, as it begins in the bubble of the first.
+    the third. Where stages are uneven the second takes less, as it begins in the bubble of the first; where
+    they are interleaved the third may too, and then a round takes what the busiest rank computes in it.
 
     Args:
         stages: from the first to the last; rank r has r, r + pp, ….
@@ -91,7 +92,8 @@ def pipeline_s(
     if schedule == "gpipe" or n <= 3 * pp or n % pp:
         return _simulated_s(stages, pp, n, schedule, hop_s)
     two_s, three_s = (_simulated_s(stages, pp, rounds * pp, schedule, hop_s) for rounds in (2, 3))
-    return three_s + (n // pp - 3) * (three_s - two_s)
+    busy_s = pp * max(sum(map(sum, stages[rank::pp])) for rank in range(pp))
+    return three_s + (n // pp - 3) * max(three_s - two_s, busy_s)
 
 
 @lru_cache(maxsize=4096)

@@ -465,3 +465,59 @@ def test_frozen_layers_are_timed_without_their_gradient(model):
         seen = calls(survey(model).layers, lambda: model(IDS))
     (head,) = seen["head"]
     assert (head.of_weight, head.dtype) == (False, torch.float32)
+
+
+def by_torch(x, weight, bias):
+    return F.linear(x, weight, bias)
+
+
+def test_a_call_without_gradients_does_not_choose_for_training(monkeypatch):
+    """As a loop that evaluates before its first step: only the forward pass would be timed."""
+    timed = []
+
+    def clock(shape, _place):
+        timed.append(shape)
+        return WIN
+
+    monkeypatch.setattr(fp8_layers, "timed", clock)
+    module = nn.Sequential(nn.Linear(32, 32))
+    undo = fp8_layers.choose_at_first_call(module, trains=True, linear=by_torch)
+    with torch.no_grad():
+        module(torch.randn(16, 32))
+    assert not timed
+    module(torch.randn(16, 32))
+    assert timed and all(each.of_weight for each in timed)
+    undo()
+
+
+class Filling(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+
+    def forward(self, x, cache):
+        cache.append(self.layer(x))
+        return cache[-1]
+
+
+def test_the_call_that_chooses_fills_no_cache_twice(monkeypatch):
+    monkeypatch.setattr(fp8_layers, "timed", all_win)
+    module, cache = Filling(), []
+    undo = fp8_layers.choose_at_first_call(module, trains=False, linear=by_torch)
+    x = torch.randn(16, 32, requires_grad=True) * 2  # In the middle of a graph.
+    module(x, cache)
+    assert len(cache) == 1 and choice_in(module) is not None
+    undo()
+
+
+def test_a_call_in_fp64_is_told_by_its_type():
+    module = nn.Sequential(nn.Linear(32, 32).double())
+    module[0].weight.data = module[0].weight.data.float()
+    with pytest.raises(PeakwardError, match="is called with float64"):
+        choose(module, lambda: reading(module[0]), clock=all_win)
+
+
+def reading(layer):
+    """A call whose product is not taken."""
+    with pytest.raises(RuntimeError):
+        layer(torch.randn(16, 32, dtype=torch.float64))
