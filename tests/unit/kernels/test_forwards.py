@@ -94,3 +94,12 @@ def test_the_first_call_alone_is_prepared(taken_back_first):
     undo()
     around()
     assert type(module) is Doubled
+
+
+def test_a_module_that_is_named_twice_is_given_one_class():
+    """As blocks that share all weights stand in one list."""
+    block = nn.Linear(2, 2)
+    undo = give_forward([block, block], lambda kind, own: lambda self, x: x + 1)
+    assert torch.equal(block(torch.zeros(1, 2)), torch.ones(1, 2))
+    undo()
+    assert type(block) is nn.Linear

@@ -68,7 +68,7 @@ def give_forward(modules: Iterable[nn.Module], made: Made) -> Undo:
     the new one, or Dynamo would compile each of them anew. A copy of the module, and a saved one, is of the
     class before all of them.
     """
-    found = list(modules)
+    found = list(dict.fromkeys(modules))
     shared = {kind: _with_forward(kind, made) for kind in dict.fromkeys(map(type, found))}
     given = []
     for each in found:

@@ -185,7 +185,10 @@ def _verdict(claim: Claim, runs: _Runs) -> NumericsVerdict:
     if trained:
         error = training.error_of_updates(candidate.configuration, bounds["gradients"])
         allowed = training.SLACK * runs.drift(candidate, error)
-        allowed += training.scatter(runs.course(candidate)[0], *runs.oracle["losses"])
+        allowed += min(
+            training.scatter(runs.course(candidate)[0], *runs.oracle["losses"]),
+            training.scattered(bounds["loss"], runs.n_trained),
+        )
         bounds["losses"] = (
             allowed if declared == "approximate" else max(allowed, 2 * expected["losses"])
         )
@@ -291,4 +294,5 @@ def _bound(name: str, subject: Subject, claim: Claim, *, base_error: float, coar
             "expected a module that repeats blocks in a ModuleList, whose number the bound on rounding is "
             "reckoned from, got none"
         )
-    return math.hypot(roundoff * math.sqrt(16 * subject.n_layers + 2), 2 * coarse)
+    own = math.hypot(roundoff * math.sqrt(16 * subject.n_layers + 2), 2 * coarse)
+    return max(base_error, own)  # A base may compute in a narrower type by itself.

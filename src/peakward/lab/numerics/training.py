@@ -32,6 +32,8 @@ SURE = 3.0
 """Standard errors by which the mean of the losses may be off because each errs on its own way forward."""
 MOMENT_ERROR = {"adamw-bf16-states": 2.0**-8, "adamw-8bit-states": 2.0**-4}
 """The relative error of an update whose moments are kept in so many bits, rounded at random."""
+SCALE = 2.0**10
+"""The loss scale of a run in fp16-mixed, which begins at 2^16 by default and finds its own by overflowing."""
 LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
 
 
@@ -47,6 +49,9 @@ def affordable(step: ConfiguredStep) -> int:
 def train(step: ConfiguredStep, n_steps: int) -> tuple[Tensor, Tensor]:
     """The losses of the next steps, and the norm of each parameter's gradient in the last one, in fp64."""
     losses = []
+    if step.scaler.is_enabled():
+        # A scale that is still sought leaves out updates: the run would be one step behind.
+        step.scaler.update(SCALE)
     for _ in range(n_steps):
         step.step()
         assert step.output is not None
@@ -105,6 +110,11 @@ def scatter(losses: Tensor, oracle: Tensor) -> float:
     late = len(oracle) // 2
     each = (losses - oracle).diff(n=2).square().mean().sqrt() / 6**0.5
     return SURE * float(each / (len(oracle) - late) ** 0.5 / oracle[late:].abs().mean())
+
+
+def scattered(error: float, n_steps: int) -> float:
+    """The most that `scatter` may be where one loss may err by so much: a run that jumps is no chance."""
+    return float(SURE * error / (n_steps - n_steps // 2) ** 0.5)
 
 
 def error_of_updates(configuration: Configuration, gradient_bound: float) -> float:

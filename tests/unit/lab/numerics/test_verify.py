@@ -345,3 +345,25 @@ def test_no_run_where_the_oracle_is_slow(monkeypatch):
     found = verify(case(), case(precision="bf16"), "approximate")
     assert found.training is None
     assert "losses" not in {each.quantity for each in found.errors}
+
+
+def test_a_run_that_jumps_is_no_chance(monkeypatch):
+    """Its own scatter would allow what it does."""
+    real = training.train
+
+    def jumping(step, n_steps):
+        losses, norms = real(step, n_steps)
+        if step.case.configuration.optimizer == "adamw-fused":
+            losses[-3] += 8.0
+        return losses, norms
+
+    monkeypatch.setattr(training, "train", jumping)
+    found = verify(case(), case(optimizer="adamw-fused"), "reordered")
+    assert (found.verdict, found.reason) == ("violated", "losses")
+
+
+def test_a_scale_that_is_sought_leaves_out_no_update_of_the_run():
+    """From 2^16 a step of 16 overflows where the loss is large."""
+    found = verify(case(), case(precision="fp16-mixed"), "approximate")
+    (losses,) = [each for each in found.errors if each.quantity == "losses"]
+    assert losses.candidate_error < losses.bound

@@ -50,7 +50,7 @@ _REDUCTIONS = _names(
 )
 _SHAPE_ALONE = _names(
     """
-    fill full_like new_full new_ones new_zeros ones_like rand_like randn_like zero zeros_like
+    full_like new_full new_ones new_zeros ones_like rand_like randn_like zeros_like
     """
 )
 """They read nothing of what they are given."""
