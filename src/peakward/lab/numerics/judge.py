@@ -66,7 +66,8 @@ def judge(subject: Subject, claims: Sequence[Claim]) -> tuple[NumericsVerdict, .
 
     - exact: the candidate equals the base bit for bit (so its error may not exceed the base's).
     - reordered: twice the base's error.
-    - approximate: u·√(16·layers + 2), where u is the unit roundoff of the candidate's matmul operands.
+    - approximate: u·√(16·layers + 2), where u is the unit roundoff of the candidate's matmul operands; or the
+      base's error, where that is larger because the module itself computes in a narrower type.
 
     The bound of approximate levers counts roundings. In each layer a gradient passes some 48 of them on
     its way forward and back (two operands and the result of six matmuls each way, norms, rotation,
@@ -101,7 +102,7 @@ class _Runs:
         self._oracle: Outputs | None = None
         self._errors: dict[tuple[ConfiguredCase, bool], dict[str, float]] = {}
         self._latest: tuple[tuple[ConfiguredCase, bool], Outputs] | None = None
-        self._courses: dict[tuple[ConfiguredCase, bool], Course] = {}
+        self._courses: dict[ConfiguredCase, Course] = {}
         self._drifts: dict[tuple[float, bool], float] = {}
 
     @property
@@ -120,7 +121,7 @@ class _Runs:
 
     def course(self, case: ConfiguredCase) -> Course:
         """The training run of a case that has been computed."""
-        return self._courses[case, False]
+        return self._courses[case]
 
     @property
     def oracle(self) -> Outputs:
@@ -142,14 +143,15 @@ class _Runs:
         before = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(exactly, warn_only=True)
         try:
-            made = self.subject.outputs(case, self.n_trained)
+            # Exact levers are judged by bits alone.
+            made = self.subject.outputs(case, 0 if exactly else self.n_trained)
         finally:
             torch.use_deterministic_algorithms(before)
         self._errors[key] = {
             name: distance(made[name], oracle[name]) for name in oracle if name not in RUN
         }
-        if self.n_trained:
-            self._courses[key] = _course(made)
+        if "losses" in made:
+            self._courses[case] = _course(made)
             self._errors[key]["losses"] = training.apart(*made["losses"], *oracle["losses"])
         self._latest = key, made
         return made
@@ -162,36 +164,15 @@ class _Runs:
 
 
 def _verdict(claim: Claim, runs: _Runs) -> NumericsVerdict:
-    base, candidate, declared = claim.base, claim.candidate, claim.declared
+    base, candidate, exactly = claim.base, claim.candidate, claim.declared == "exact"
     assert isinstance(base, ConfiguredCase)
     assert isinstance(candidate, ConfiguredCase)
-    exactly = declared == "exact"
     expected = runs.errors(base, exactly=exactly)
     equal = not exactly or _equal(
         runs.outputs(base, exactly=True), runs.outputs(candidate, exactly=True)
     )
     got = runs.errors(candidate, exactly=exactly)
-    coarseness = runs.coarseness(candidate) if declared == "approximate" else {}
-    bounds = {
-        name: _bound(
-            name, runs.subject, claim, base_error=base_error, coarse=coarseness.get(name, 0.0)
-        )
-        for name, base_error in expected.items()
-        if name != "losses"
-    }
-    if declared == "approximate":
-        bounds.pop("updates", None)
-    trained = runs.n_trained and not exactly and runs.subject.erring is not None
-    if trained:
-        error = training.error_of_updates(candidate.configuration, bounds["gradients"])
-        allowed = training.SLACK * runs.drift(candidate, error)
-        allowed += min(
-            training.scatter(runs.course(candidate)[0], *runs.oracle["losses"]),
-            training.scattered(bounds["loss"], runs.n_trained),
-        )
-        bounds["losses"] = (
-            allowed if declared == "approximate" else max(allowed, 2 * expected["losses"])
-        )
+    bounds = _bounds(claim, runs, expected, got)
     errors = tuple(
         NumericsError(
             quantity=name,  # type: ignore[arg-type]
@@ -205,12 +186,42 @@ def _verdict(claim: Claim, runs: _Runs) -> NumericsVerdict:
     if not equal:
         broken = ["not bitwise equal"]
     return NumericsVerdict(
-        declared=declared,
+        declared=claim.declared,
         verdict="violated" if broken else "holds",
         reason=", ".join(broken) or None,
         errors=errors,
-        training=_run(claim, runs) if trained else None,
+        training=_run(claim, runs) if "losses" in bounds else None,
     )
+
+
+def _bounds(
+    claim: Claim, runs: _Runs, expected: dict[str, float], got: dict[str, float]
+) -> dict[str, float]:
+    """The largest error that is allowed of each quantity that is judged."""
+    is_approximate = claim.declared == "approximate"
+    coarseness = runs.coarseness(claim.candidate) if is_approximate else {}  # type: ignore[arg-type]
+    bounds = {
+        name: _bound(
+            name, runs.subject, claim, base_error=base_error, coarse=coarseness.get(name, 0.0)
+        )
+        for name, base_error in expected.items()
+        if name != "losses" and not (name == "updates" and is_approximate)
+    }
+    if "losses" in got and runs.subject.erring is not None:
+        allowed = _drift_allowed(claim, runs, bounds)
+        bounds["losses"] = allowed if is_approximate else max(allowed, 2 * expected["losses"])
+    return bounds
+
+
+def _drift_allowed(claim: Claim, runs: _Runs, bounds: dict[str, float]) -> float:
+    candidate = claim.candidate
+    assert isinstance(candidate, ConfiguredCase)
+    error = training.error_of_updates(candidate.configuration, bounds["gradients"])
+    by_chance = min(
+        training.scatter(runs.course(candidate)[0], *runs.oracle["losses"]),
+        training.scattered(bounds["loss"], runs.n_trained),
+    )
+    return training.SLACK * runs.drift(candidate, error) + by_chance
 
 
 def _run(claim: Claim, runs: _Runs) -> TrainingRun:

@@ -272,7 +272,7 @@ def numerics_table(study: Study, read: RunParts) -> Table | None:
         ),
         rows=tuple(rows),
         note="For each lever, the quantity whose error is nearest its bound. Losses are those of 16 steps "
-        "of training, which are taken where a step in fp64 lasts no longer than 0.1 s.",
+        "of training, which are taken where they last no longer than 2 s in fp64.",
     )
 
 

@@ -89,3 +89,11 @@ def test_an_exact_claim_compares_bits_under_determinism():
     assert (apart.verdict, apart.reason) == ("violated", "not bitwise equal")
     assert same.verdict == "holds"
     assert losses.ran == ["oracle", (BASE, True), (SDPA, True), (CHECKPOINTED, True)]
+
+
+@pytest.mark.parametrize(("candidate", "expected"), [(1.01, "holds"), (1.011, "violated")])
+def test_a_base_that_rounds_more_than_the_type_is_the_bound(candidate, expected):
+    """A module may compute in bf16 by itself: tf32 then changes nothing, and may err as much."""
+    tf32 = case(precision="tf32")
+    (found,) = Losses({BASE: 1.01, tf32: candidate}).judged((BASE, tf32, "approximate"))
+    assert found.verdict == expected

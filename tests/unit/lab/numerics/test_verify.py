@@ -367,3 +367,15 @@ def test_a_scale_that_is_sought_leaves_out_no_update_of_the_run():
     found = verify(case(), case(precision="fp16-mixed"), "approximate")
     (losses,) = [each for each in found.errors if each.quantity == "losses"]
     assert losses.candidate_error < losses.bound
+
+
+def test_an_exact_lever_is_not_trained(monkeypatch):
+    """Its bits say all."""
+    trained = []
+    real = training.train
+    monkeypatch.setattr(
+        training, "train", lambda step, n: (trained.append(step.case), real(step, n))[1]
+    )
+    checkpointed = case(checkpointing="every-block")
+    assert verify(case(), checkpointed, "exact").verdict == "holds"
+    assert checkpointed not in trained
