@@ -31,8 +31,9 @@ to bf16 by 3.0e-3 and precision bf16 by 2.9e-3."""
 SURE = 3.0
 """Standard errors by which the mean of the losses may be off because each errs on its own way forward."""
 MOMENT_ERROR = {"adamw-bf16-states": 2.0**-8, "adamw-8bit-states": 2.0**-4}
-"""The relative error that an update may have whose moments are kept in so many bits, rounded at random: a
-unit roundoff of bf16, and 16 of 8 bits beside the largest of a block. Reckoned; no run has shown it."""
+"""The relative error that an update may have whose moments are kept in so many bits, rounded at random:
+bf16's unit roundoff, and more for 8 bits, whose step is set by the largest value of a block. Assumed: no run
+has shown it."""
 SCALE = 2.0**10
 """The loss scale of a run in fp16-mixed, which begins at 2^16 by default and finds its own by overflowing."""
 LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")

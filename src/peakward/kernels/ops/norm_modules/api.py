@@ -5,6 +5,7 @@ Parameters, their names and the types of results stay: a module of torch's is tu
 back, by changing its class alone; one of another class gets another `forward`.
 """
 
+import warnings
 from functools import partial
 
 import torch
@@ -74,8 +75,14 @@ def replace_norms(module: nn.Module) -> Replaced:
     def undo() -> None:
         plain = {fused: kind for kind, fused in _OF_TORCH.items()}
         for each in of_torch:
-            if type(each) in plain:  # Or someone has made another class of it since.
+            if type(each) in plain:
                 each.__class__ = plain[type(each)]
+            else:
+                warnings.warn(
+                    f"a norm stays fused: its class was made {type(each).__name__} since, as by a "
+                    "parametrization or fully_shard; undo before that",
+                    stacklevel=2,
+                )
         others.undo()
 
     return Replaced(len(of_torch) + others.n, undo)
