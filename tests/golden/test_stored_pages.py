@@ -12,11 +12,13 @@ from stored_results import index
 STUDIES = (
     "attention",
     "attention-parts",
+    "collectives",
     "data-loading",
     "flash",
     "fusion",
     "kernels",
     "memory",
+    "parallel",
 )
 RECORDS = [each for each in index().of("study") if each.subject.split()[1] in STUDIES]
 
