@@ -60,7 +60,7 @@ def recompute(module: nn.Module, mode: Checkpointing) -> Undo:
     return wrap_forward(blocks, around)
 
 
-def _caches() -> tuple[type, ...]:
+def _caches() -> tuple[type[Any], ...]:
     """The class of transformers' caches, where its models are there. It is looked up before a forward pass is
     traced: Dynamo of torch 2.11 cannot read the name of a class."""
     held = sys.modules.get("transformers.cache_utils")
