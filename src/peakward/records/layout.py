@@ -22,6 +22,8 @@ backward in turn (Narayanan et al. 2019), or that with several stages a rank (Na
 Wrap = Literal["block", "whole"]
 SHARDING: tuple[DataStrategy, ...] = ("zero2", "fsdp")
 """Strategies of `fully_shard`."""
+BUCKETED: tuple[DataStrategy, ...] = ("ddp", "zero1")
+"""Strategies of DistributedDataParallel."""
 CAPTURABLE: tuple[DataStrategy, ...] = ("overlapped", *SHARDING)
 """Those whose step can be replayed as one CUDA graph: torch's DistributedDataParallel counts its buckets on
 the host."""

@@ -372,5 +372,12 @@ def notes(view: View[Shared]) -> Iterator[str]:
         yield "The ranks are processes over gloo that share this machine's cores: times tell of them alone."
         yield "Peak memory and the hidden share of communication are not computed on a CPU."
     yield from late_ranks.notes(view)
+    unused = max((each.n_unused for row in view.rows for each in uses(row)), default=0)
+    if unused:
+        yield (
+            f"The loss does not depend on {unused} trained parameters: ddp and zero1 look for them in each "
+            "step (find_unused_parameters), without which torch ends with an error. Freeze them "
+            "(`requires_grad_(False)`) to do without."
+        )
     absent = {row.point.absent: row.name for row in view.rows if row.point.absent}
     yield from (f"Not run: {name}: {reason}." for reason, name in absent.items())
