@@ -152,8 +152,8 @@ def expect_covered(case: ModelCase, plan: Plan) -> None:
         _expect("n_kv_heads of compiled naive attention", shape.n_kv_heads, shape.n_heads)
     if shape.d_model > WIDEST_IN_PARTS:
         raise PeakwardError(
-            f"expected a d_model of at most {WIDEST_IN_PARTS} for compiled blocks in closed form, got "
-            f"{shape.d_model}: measure the case instead, or leave the compilation"
+            f"expected a d_model of at most {WIDEST_IN_PARTS} of compiled blocks for kernels in closed "
+            f"form, got {shape.d_model}: measure the case instead, or leave the compilation"
         )
 
 
