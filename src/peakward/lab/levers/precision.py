@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from peakward.kernels.ops.fp8_linear.api import fp8_linear
+from peakward.lab.levers.fp8_layer import in_fp8, keep_scales
 from peakward.lab.models.decoder import Decoder
 from peakward.records.case import DeviceType, Precision
 
@@ -32,14 +32,21 @@ def autocast(precision: Precision, device: DeviceType) -> AbstractContextManager
 
 
 class Fp8Linear(nn.Linear):
-    """A linear layer whose three matmuls run in fp8. Tokens and both widths divide by 16."""
+    """A linear layer whose three matmuls run in fp8, by delayed scales where it trains. Tokens and both
+    widths divide by 16."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return fp8_linear(input, self.weight, self.bias)
+        return in_fp8(self, input)
 
 
 def apply_fp8(model: Decoder) -> None:
     """Turn every linear layer of the blocks into its fp8 form, keeping the parameters."""
     for module in model.blocks.modules():
         if type(module) is nn.Linear:
-            module.__class__ = Fp8Linear
+            turn_to_fp8(module)
+
+
+def turn_to_fp8(layer: nn.Linear) -> None:
+    """Turn a layer into its fp8 form in place, keeping the parameters."""
+    keep_scales(layer)
+    layer.__class__ = Fp8Linear

@@ -467,8 +467,8 @@ def test_frozen_layers_are_timed_without_their_gradient(model):
     assert (head.of_weight, head.dtype) == (False, torch.float32)
 
 
-def by_torch(x, weight, bias):
-    return F.linear(x, weight, bias)
+def by_torch(layer, x):
+    return F.linear(x, layer.weight, layer.bias)
 
 
 def test_a_call_without_gradients_does_not_choose_for_training(monkeypatch):

@@ -59,7 +59,7 @@ def test_products_are_those_of_the_linear_layer(bias):
     upstream = torch.randn(2, 16, 48, generator=generator)
     wide = nn.Linear(64, 48, bias=bias, dtype=torch.float64)
     wide.load_state_dict(layer.state_dict())
-    layer.__class__ = precision.Fp8Linear
+    precision.turn_to_fp8(layer)
 
     def run(layer, x):
         x = x.clone().requires_grad_()
