@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 
 from peakward.kernels.ops.fp8_linear import api, reference
-from peakward.kernels.ops.fp8_linear.api import fp8_linear
-from peakward.kernels.ops.fp8_linear.scales import FIRST, WINDOW, new_scales
+from peakward.kernels.ops.fp8_linear.api import fp8_linear, fp8_scales
+from peakward.kernels.ops.fp8_linear.scales import FIRST, WINDOW
 from rows import poisoned
 from tiers import drawn_in_full
 
@@ -112,7 +112,7 @@ def test_delayed_casts_and_their_histories_are_the_references(device, m, k, padd
     torch.manual_seed(seed)
     settings = kernel.TileSettings(32, 64, 4)  # Several programs.
     for dtype in (E4M3, E5M2):
-        mine, alone, theirs = (new_scales(device).x for _ in range(3))
+        mine, alone, theirs = (fp8_scales(device).x for _ in range(3))
         for size in sizes:
             x = torch.randn(m, k + padding)[:, padding:] * (size if 0 <= size < 1e30 else 1)
             x[3, 5] = size
@@ -127,7 +127,7 @@ def test_delayed_casts_and_their_histories_are_the_references(device, m, k, padd
 
 @BOTH_TYPES
 def test_an_empty_history_loses_nothing_and_later_growth_neither(device, dtype):
-    history = new_scales(device).x
+    history = fp8_scales(device).x
     for size in (1e-6, 1.0, 1e6, 1e3):
         x = torch.randn(48, 64) * size
         rows, _, scale = api.fp8_delayed_both(x, history, dtype)
@@ -137,7 +137,7 @@ def test_an_empty_history_loses_nothing_and_later_growth_neither(device, dtype):
 
 
 def test_a_scale_is_forgotten_after_the_window(device):
-    history = new_scales(device).x
+    history = fp8_scales(device).x
     small, large = torch.ones(16, 16), torch.full((16, 16), 1024.0)
     scales = [float(api.fp8_delayed_rows(large, history, E4M3)[1])]
     scales += [float(api.fp8_delayed_rows(small, history, E4M3)[1]) for _ in range(WINDOW + 1)]
@@ -157,7 +157,7 @@ def test_a_scale_leaves_headroom_and_is_a_power_of_two(device):
 
 
 def test_nan_and_infinity_show_and_are_not_remembered(device):
-    history = new_scales(device).x
+    history = fp8_scales(device).x
     x = torch.randn(32, 32)
     api.fp8_delayed_rows(x, history, E4M3)
     before = history.clone()
@@ -237,7 +237,7 @@ def test_errs_as_its_types_round(device, bias):
 def test_delayed_scales_err_as_their_types_round(device, bias):
     """At the first use and later, also where x and gradients have grown beyond what was seen."""
     x, weight, shift, upstream = drawn(torch.bfloat16, bias)
-    scales = new_scales(device)
+    scales = fp8_scales(device)
     forward = 2**0.5 * ROUNDOFF[E4M3]
     backward = (ROUNDOFF[E4M3] ** 2 + ROUNDOFF[E5M2] ** 2) ** 0.5
     for size in (1, 1, 3, 100, 1):
@@ -252,7 +252,7 @@ def test_delayed_scales_err_as_their_types_round(device, bias):
 
 def test_a_call_without_gradients_leaves_the_scales(device):
     x, weight, _, upstream = drawn(torch.float32, bias=False)
-    scales = new_scales(device)
+    scales = fp8_scales(device)
     outcome(partial(fp8_linear, scales=scales), x, weight, None, upstream)
     before = [each.clone() for each in scales]
     assert all(each[FIRST] for each in before)
@@ -264,7 +264,7 @@ def test_a_call_without_gradients_leaves_the_scales(device):
 def test_backward_passes_may_come_in_any_order(device):
     """As of a layer that is called twice before its backward passes."""
     x, weight, _, upstream = drawn(torch.float32, bias=False)
-    w, scales = weight.clone().requires_grad_(), new_scales(device)
+    w, scales = weight.clone().requires_grad_(), fp8_scales(device)
     first, second = (fp8_linear(each, w, scales=scales) for each in (x, 2 * x))
     second.backward(upstream)
     first.backward(upstream)
@@ -274,7 +274,7 @@ def test_backward_passes_may_come_in_any_order(device):
 
 def test_a_recomputed_layer_rounds_as_the_first_time(device):
     x, weight, _, upstream = drawn(torch.float32, bias=False)
-    plain, recomputed = new_scales(device), new_scales(device)
+    plain, recomputed = fp8_scales(device), fp8_scales(device)
 
     def checkpointed(x, weight, _bias):
         return checkpoint(partial(fp8_linear, scales=recomputed), x, weight, use_reentrant=False)
@@ -313,7 +313,7 @@ def test_is_an_operator_that_torch_can_compile(device):
     for each in (ops.fp8_linear_both, ops.fp8_linear_rows):
         torch.library.opcheck(each.default, (flat, scale, E4M3))
     for each in (ops.fp8_linear_delayed_both, ops.fp8_linear_delayed_rows):
-        torch.library.opcheck(each.default, (flat, new_scales(device).x, E4M3))
+        torch.library.opcheck(each.default, (flat, fp8_scales(device).x, E4M3))
     compiled = torch.compile(fp8_linear, fullgraph=True, backend="aot_eager")
     both = (outcome(each, x, weight, bias, upstream) for each in (compiled, fp8_linear))
     for mine, plain in zip(*both, strict=True):
@@ -322,7 +322,7 @@ def test_is_an_operator_that_torch_can_compile(device):
 
 def test_compiled_calls_change_the_scales_as_eager_ones(device):
     x, weight, bias, upstream = drawn(torch.float32, bias=True)
-    mine, theirs = new_scales(device), new_scales(device)
+    mine, theirs = fp8_scales(device), fp8_scales(device)
     compiled = torch.compile(fp8_linear, fullgraph=True, backend="aot_eager")
     for size in (1, 5, 1):
         given = (x * size, weight, bias, upstream * size)

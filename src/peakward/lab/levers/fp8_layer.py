@@ -8,8 +8,8 @@ steps.
 from torch import Tensor, nn
 
 from peakward.kernels.ops.fp8_linear import reference
-from peakward.kernels.ops.fp8_linear.api import fp8_linear
-from peakward.kernels.ops.fp8_linear.scales import Scales, new_scales
+from peakward.kernels.ops.fp8_linear.api import fp8_linear, fp8_scales
+from peakward.kernels.ops.fp8_linear.scales import Scales
 
 _NAMES = ("fp8_x_history", "fp8_weight_history", "fp8_gradient_history")
 
@@ -28,7 +28,7 @@ def rounded_by_torch(layer: nn.Linear, x: Tensor) -> Tensor:
 
 def keep_scales(layer: nn.Linear) -> None:
     """Give a layer histories, empty ones, where it has none."""
-    for name, each in zip(_NAMES, new_scales(layer.weight.device), strict=True):
+    for name, each in zip(_NAMES, fp8_scales(layer.weight.device), strict=True):
         if not hasattr(layer, name):
             layer.register_buffer(name, each, persistent=False)
 

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from peakward.kernels.ops.forwards import before_first_call, give_forward
-from peakward.kernels.ops.fp8_linear.api import SIDE, fp8_linear
-from peakward.kernels.ops.fp8_linear.scales import new_scales
+from peakward.kernels.ops.fp8_linear.api import SIDE, fp8_linear, fp8_scales
 from peakward.kernels.ops.launchable import FLOATS, autocast_dtype
 from peakward.kernels.ops.linear_cross_entropy import api as linear_cross_entropy
 from peakward.lab.levers.fp8_layer import drop_scales, in_fp8, keep_scales
@@ -210,7 +209,7 @@ def timed(shape: Shape, place: torch.device) -> Times:
     from peakward.kernels.ops.tuning import seconds
 
     with torch.cuda.device(place):
-        scaled = partial(fp8_linear, scales=new_scales(place))
+        scaled = partial(fp8_linear, scales=fp8_scales(place))
         calls_of = [_call(shape, place, linear) for linear in (F.linear, scaled)]
         turns = [[seconds(call) for call in calls_of] for _ in range(N_ROUNDS)]
     return Times(*(median(column) for column in zip(*turns, strict=True)))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from peakward.kernels.ops.calling import operator
 from peakward.kernels.ops.fp8_linear.reference import E4M3, E5M2, scale_of
-from peakward.kernels.ops.fp8_linear.scales import Scales
+from peakward.kernels.ops.fp8_linear.scales import LENGTH, Scales
 from peakward.kernels.ops.launchable import (
     autocast_dtype,
     require_floats,
@@ -42,7 +42,7 @@ def fp8_linear(
         x: (…, k) in fp32, fp16 or bf16; under autocast it is cast to autocast's type.
         weight: (n, k) in one of these types.
         bias: (n,), added in x's type.
-        scales: this layer's own, from `new_scales`; they change in place, on the device.
+        scales: this layer's own, from `fp8_scales`; they change in place, on the device.
 
     Returns:
         (…, n) in x's type. The weight's gradient is in the weight's type, from the product on.
@@ -64,6 +64,19 @@ def fp8_linear(
     with torch.autocast(x.device.type, enabled=False):
         y: Tensor = _Fp8Linear.apply(flat, weight, bias, *needs, *histories)
     return y.view(*x.shape[:-1], -1)
+
+
+def fp8_scales(device: torch.device | str) -> Scales:
+    """Delayed scales of one linear layer that have seen nothing, for `fp8_linear`.
+
+    Args:
+        device: the layer's.
+
+    Returns:
+        The histories of x, the weight and the gradient, int32 (19,) each. They are state, as a running mean
+        is: keep them beside the weight. What they hold after a step depends on its numbers alone.
+    """
+    return Scales(*(torch.zeros(LENGTH, dtype=torch.int32, device=device) for _ in range(3)))
 
 
 class _Fp8Linear(torch.autograd.Function):

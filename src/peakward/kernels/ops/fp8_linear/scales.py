@@ -38,8 +38,3 @@ class Scales(NamedTuple):
     x: Tensor
     weight: Tensor
     gradient: Tensor
-
-
-def new_scales(device: torch.device) -> Scales:
-    """Empty histories: the first use takes its scale from the tensor itself."""
-    return Scales(*(torch.zeros(LENGTH, dtype=torch.int32, device=device) for _ in range(3)))
