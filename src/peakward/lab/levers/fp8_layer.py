@@ -16,9 +16,7 @@ _NAMES = ("fp8_x_history", "fp8_weight_history", "fp8_gradient_history")
 
 def in_fp8(layer: nn.Linear, x: Tensor) -> Tensor:
     """The layer's three products in fp8, by its delayed scales where it trains."""
-    x_history, weight_history, gradient_history = (getattr(layer, each) for each in _NAMES)
-    scales = Scales(x_history, weight_history, gradient_history)
-    return fp8_linear(x, layer.weight, layer.bias, scales)
+    return fp8_linear(x, layer.weight, layer.bias, scales_of(layer))
 
 
 def rounded_by_torch(layer: nn.Linear, x: Tensor) -> Tensor:
@@ -31,6 +29,12 @@ def keep_scales(layer: nn.Linear) -> None:
     for name, each in zip(_NAMES, fp8_scales(layer.weight.device), strict=True):
         if not hasattr(layer, name):
             layer.register_buffer(name, each, persistent=False)
+
+
+def scales_of(layer: nn.Linear) -> Scales:
+    """A layer's histories, after `keep_scales`."""
+    x_history, weight_history, gradient_history = (getattr(layer, each) for each in _NAMES)
+    return Scales(x_history, weight_history, gradient_history)
 
 
 def drop_scales(layer: nn.Linear) -> None:

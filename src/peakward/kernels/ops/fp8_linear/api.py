@@ -51,9 +51,7 @@ def fp8_linear(
         ValueError: tokens, k or n that are no multiples of 16, another type, or a device that has no e4m3.
     """
     n_tokens, sides = math.prod(x.shape[:-1]), (x.shape[-1], weight.shape[0])
-    for name, each in (("tokens", n_tokens), ("inputs", sides[0]), ("outputs", sides[1])):
-        if each % SIDE or each == 0:
-            raise ValueError(f"{OP}: expected {name} in multiples of {SIDE}, got {each}")
+    require_multiples(OP, tokens=n_tokens, inputs=sides[0], outputs=sides[1])
     dtype = autocast_dtype(x.device) or x.dtype
     flat = x.to(dtype).reshape(-1, x.shape[-1])
     require_floats(OP, x=flat, weight=weight)
@@ -143,7 +141,7 @@ def product(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, dtype: torch
 
 @operator(f"peakward::{OP}_both")
 def fp8_both(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    _require(x, scale)
+    require_fp8(OP, x, scale)
     from peakward.kernels.ops.fp8_linear import triton
 
     with torch.cuda.device_of(x):
@@ -162,7 +160,7 @@ def _(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 @operator(f"peakward::{OP}_rows")
 def fp8_rows(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    _require(x, scale)
+    require_fp8(OP, x, scale)
     from peakward.kernels.ops.fp8_linear import triton
 
     with torch.cuda.device_of(x):
@@ -175,21 +173,11 @@ def _(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     return x.new_empty(tuple(x.shape), dtype=dtype)
 
 
-def _require(x: Tensor, scale: Tensor) -> None:
-    require_floats(OP, x=x)
-    require_launchable(OP, x, scale)
-    if x.is_cuda and (found := torch.cuda.get_device_capability(x.device)) < LEAST_CAPABILITY:
-        raise ValueError(
-            f"{OP}: expected a GPU of compute capability 8.9 or later, which has e4m3, got "
-            f"{found[0]}.{found[1]} ({torch.cuda.get_device_name(x.device)})"
-        )
-
-
 @operator(f"peakward::{OP}_delayed_both", mutates=("history",))
 def fp8_delayed_both(
     x: Tensor, history: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _require(x, history)
+    require_fp8(OP, x, history)
     from peakward.kernels.ops.fp8_linear import triton
 
     with torch.cuda.device_of(x):
@@ -209,7 +197,7 @@ def _(x: Tensor, history: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, T
 
 @operator(f"peakward::{OP}_delayed_rows", mutates=("history",))
 def fp8_delayed_rows(x: Tensor, history: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    _require(x, history)
+    require_fp8(OP, x, history)
     from peakward.kernels.ops.fp8_linear import triton
 
     with torch.cuda.device_of(x):
@@ -220,3 +208,27 @@ def fp8_delayed_rows(x: Tensor, history: Tensor, dtype: torch.dtype) -> tuple[Te
 def _(x: Tensor, history: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     require_one_device(OP, x, history)
     return x.new_empty(tuple(x.shape), dtype=dtype), x.new_empty((), dtype=torch.float32)
+
+
+def require_multiples(op: str, **sides: int) -> None:
+    """
+    Raises:
+        ValueError: a side that cuBLAS does not take of a matrix in fp8.
+    """
+    for name, each in sides.items():
+        if each % SIDE or each == 0:
+            raise ValueError(f"{op}: expected {name} in multiples of {SIDE}, got {each}")
+
+
+def require_fp8(op: str, x: Tensor, beside: Tensor) -> None:
+    """
+    Raises:
+        ValueError: x in another type than fp32, fp16 and bf16, or tensors where no kernel can write e4m3.
+    """
+    require_floats(op, x=x)
+    require_launchable(op, x, beside)
+    if x.is_cuda and (found := torch.cuda.get_device_capability(x.device)) < LEAST_CAPABILITY:
+        raise ValueError(
+            f"{op}: expected a GPU of compute capability 8.9 or later, which has e4m3, got "
+            f"{found[0]}.{found[1]} ({torch.cuda.get_device_name(x.device)})"
+        )

@@ -65,6 +65,56 @@ def _woven(even, odd):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def tile_at(tile, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The pairs of rows and the columns of a tile, and which of its elements there are."""
+    n_across = tl.cdiv(n_columns, COLUMNS)
+    pair = (tile // n_across * (ROWS // 2)).to(tl.int64) + tl.arange(0, ROWS // 2)
+    column = (tile % n_across * COLUMNS).to(tl.int64) + tl.arange(0, COLUMNS)
+    inside = (pair < n_rows // 2)[:, None] & (column < n_columns)[None, :]
+    return pair, column, inside
+
+
+@triton.jit
+def store_tile(  # type: ignore[no-untyped-def]
+    x_even,
+    x_odd,
+    factor,
+    rows_ptr,
+    columns_ptr,
+    pair,
+    column,
+    inside,
+    n_rows,
+    row_stride,
+    LARGEST: tl.constexpr,
+    BOTH: tl.constexpr,
+):
+    """Writes a tile of fp32 numbers times the factor in fp8, as it is and transposed. Returns its largest
+    magnitude as the bits of fp32, whose order is that of integers and has NaN behind infinity."""
+    TYPE: tl.constexpr = rows_ptr.dtype.element_ty
+    even = _narrow(x_even, factor, LARGEST, TYPE)
+    odd = _narrow(x_odd, factor, LARGEST, TYPE)
+    at = (2 * pair)[:, None] * row_stride + column[None, :]
+    tl.store(rows_ptr + at, even, mask=inside)
+    tl.store(rows_ptr + at + row_stride, odd, mask=inside)
+    if BOTH:
+        # Two rows' bytes make one 16-bit word of the transposed matrix: words are exchanged between threads
+        # by ldmatrix, where bytes went one by one (and words of four bytes crash ptxas 12.8 behind triton
+        # 3.7).
+        packed = _woven(even, odd)
+        across = column[:, None] * (n_rows // 2) + pair[None, :]
+        pairs_ptr = columns_ptr.to(tl.pointer_type(tl.uint16), bitcast=True)
+        tl.store(pairs_ptr + across, tl.trans(packed), mask=tl.trans(inside))
+    larger = tl.maximum(_magnitude(x_even), _magnitude(x_odd))
+    return tl.max(tl.max(larger, 1), 0)
+
+
+@triton.jit
+def _magnitude(x):  # type: ignore[no-untyped-def]
+    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
 def _cast_tile(  # type: ignore[no-untyped-def]
     tile,
     x_ptr,
@@ -79,36 +129,25 @@ def _cast_tile(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Casts one tile. Returns its largest magnitude as the bits of fp32, whose order is that of integers and
-    has NaN behind infinity."""
-    TYPE: tl.constexpr = rows_ptr.dtype.element_ty
-    # Two rows' bytes make one 16-bit word of the transposed matrix: words are exchanged between threads by
-    # ldmatrix, where bytes went one by one (and words of four bytes crash ptxas 12.8 behind triton 3.7).
-    n_across = tl.cdiv(n_columns, COLUMNS)
-    pairs = ROWS // 2
-    pair = (tile // n_across * pairs).to(tl.int64) + tl.arange(0, ROWS // 2)
-    column = (tile % n_across * COLUMNS).to(tl.int64) + tl.arange(0, COLUMNS)
-    inside = (pair < n_rows // 2)[:, None] & (column < n_columns)[None, :]
+    """Casts one tile. Returns the bits of its largest magnitude."""
+    pair, column, inside = tile_at(tile, n_rows, n_columns, ROWS, COLUMNS)
     at = (2 * pair)[:, None] * x_stride + column[None, :]
-    x_even = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    x_odd = tl.load(x_ptr + at + x_stride, mask=inside, other=0.0).to(tl.float32)
-    even = _narrow(x_even, factor, LARGEST, TYPE)
-    odd = _narrow(x_odd, factor, LARGEST, TYPE)
-    at = (2 * pair)[:, None] * n_columns + column[None, :]
-    tl.store(rows_ptr + at, even, mask=inside)
-    tl.store(rows_ptr + at + n_columns, odd, mask=inside)
-    if BOTH:
-        packed = _woven(even, odd)
-        across = column[:, None] * (n_rows // 2) + pair[None, :]
-        pairs_ptr = columns_ptr.to(tl.pointer_type(tl.uint16), bitcast=True)
-        tl.store(pairs_ptr + across, tl.trans(packed), mask=tl.trans(inside))
-    larger = tl.maximum(_magnitude(x_even), _magnitude(x_odd))
-    return tl.max(tl.max(larger, 1), 0)
-
-
-@triton.jit
-def _magnitude(x):  # type: ignore[no-untyped-def]
-    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    even = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    odd = tl.load(x_ptr + at + x_stride, mask=inside, other=0.0).to(tl.float32)
+    return store_tile(
+        even,
+        odd,
+        factor,
+        rows_ptr,
+        columns_ptr,
+        pair,
+        column,
+        inside,
+        n_rows,
+        n_columns,
+        LARGEST,
+        BOTH,
+    )
 
 
 @triton.jit
@@ -142,15 +181,60 @@ def _cast(  # type: ignore[no-untyped-def]
     )
 
 
+# Delayed scales. A scale is told by its biased exponent in fp32.
+
+
 @triton.jit
-def _exponent_of_scale(amax_bits, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """As `reference.delayed_scale`, but for the bias of fp32: the scale's biased exponent."""
+def exponent_of(amax_bits, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """As `reference.delayed_scale`."""
     return ((tl.maximum(amax_bits, LEAST_BITS_) + TO_QUARTERS_) >> 23) + SHIFT
 
 
 @triton.jit
-def _power_of_two(biased):  # type: ignore[no-untyped-def]
-    return (biased << 23).to(tl.float32, bitcast=True)
+def scale_of(exponent):  # type: ignore[no-untyped-def]
+    return (exponent << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def factor_of(exponent):  # type: ignore[no-untyped-def]
+    """The reciprocal of the scale."""
+    return scale_of(254 - exponent)
+
+
+@triton.jit
+def remembered(history_ptr, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The exponent that the window gives."""
+    window = tl.load(history_ptr + FIRST_ + tl.arange(0, WINDOW_))
+    return exponent_of(tl.max(window, 0), SHIFT)
+
+
+@triton.jit
+def is_last(history_ptr, amax):  # type: ignore[no-untyped-def]
+    """Adds a program's largest magnitude. Returns whether it is the last program to do so: it may then write
+    over all that the others wrote."""
+    tl.atomic_max(history_ptr + RUNNING_, amax)
+    # Each thread's writes must be before the ticket, which one of them takes.
+    tl.debug_barrier()
+    return tl.atomic_add(history_ptr + TICKETS_, 1) == tl.num_programs(0) - 1
+
+
+@triton.jit
+def outgrown(amax, exponent, LARGEST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Whether a finite largest magnitude is beyond the range of a scale."""
+    beyond = amax.to(tl.float32, bitcast=True) > scale_of(exponent) * LARGEST
+    return beyond & (amax < INFINITY_BITS)
+
+
+@triton.jit
+def remember(history_ptr, scale_ptr, amax, exponent):  # type: ignore[no-untyped-def]
+    """Leaves the history for the next use, and the scale for the product; NaN where the largest magnitude is
+    not finite, which is not remembered."""
+    place = tl.load(history_ptr + NEXT_)
+    is_finite = amax < INFINITY_BITS
+    tl.store(history_ptr + FIRST_ + place, amax, mask=is_finite)
+    tl.store(history_ptr + NEXT_, (place + 1) % WINDOW_, mask=is_finite)
+    tl.store(history_ptr + TICKETS_, 0)
+    tl.store(scale_ptr, tl.where(is_finite, scale_of(exponent), float("nan")))
 
 
 @triton.jit
@@ -169,12 +253,11 @@ def _cast_delayed(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    window = history_ptr + FIRST_ + tl.arange(0, WINDOW_)
-    exponent = _exponent_of_scale(tl.max(tl.load(window), 0), SHIFT)
+    exponent = remembered(history_ptr, SHIFT)
     amax = _cast_tile(
         tl.program_id(0),
         x_ptr,
-        _power_of_two(254 - exponent),
+        factor_of(exponent),
         rows_ptr,
         columns_ptr,
         n_rows,
@@ -185,40 +268,26 @@ def _cast_delayed(  # type: ignore[no-untyped-def]
         ROWS,
         COLUMNS,
     )
-    tl.atomic_max(history_ptr + RUNNING_, amax)
-    # The last program may write over all that the others wrote: each of its threads' writes must be before
-    # the ticket, which one of them takes.
-    tl.debug_barrier()
-    n_tiles = tl.num_programs(0)
-    if tl.atomic_add(history_ptr + TICKETS_, 1) == n_tiles - 1:
+    if is_last(history_ptr, amax):
         amax = tl.atomic_xchg(history_ptr + RUNNING_, 0)
-        scale = _power_of_two(exponent)
-        if amax < INFINITY_BITS:
-            if amax.to(tl.float32, bitcast=True) > scale * LARGEST:
-                exponent = _exponent_of_scale(amax, SHIFT)
-                scale = _power_of_two(exponent)
-                for tile in range(n_tiles):
-                    _cast_tile(
-                        tile,
-                        x_ptr,
-                        _power_of_two(254 - exponent),
-                        rows_ptr,
-                        columns_ptr,
-                        n_rows,
-                        n_columns,
-                        x_stride,
-                        LARGEST,
-                        BOTH,
-                        ROWS,
-                        COLUMNS,
-                    )
-            place = tl.load(history_ptr + NEXT_)
-            tl.store(history_ptr + FIRST_ + place, amax)
-            tl.store(history_ptr + NEXT_, (place + 1) % WINDOW_)
-        else:
-            scale = float("nan")
-        tl.store(scale_ptr, scale)
-        tl.store(history_ptr + TICKETS_, 0)
+        if outgrown(amax, exponent, LARGEST):
+            exponent = exponent_of(amax, SHIFT)
+            for tile in range(tl.num_programs(0)):
+                _cast_tile(
+                    tile,
+                    x_ptr,
+                    factor_of(exponent),
+                    rows_ptr,
+                    columns_ptr,
+                    n_rows,
+                    n_columns,
+                    x_stride,
+                    LARGEST,
+                    BOTH,
+                    ROWS,
+                    COLUMNS,
+                )
+        remember(history_ptr, scale_ptr, amax, exponent)
 
 
 def cast_rows(
