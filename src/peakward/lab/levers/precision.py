@@ -45,6 +45,8 @@ class Fp8FeedForward(FeedForward):
     """A SwiGLU network without biases whose SwiGLU, by Peakward's own kernel, writes fp8 where it trains."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return super().forward(x)
         scales = scales_of(self.up), scales_of(self.down)
         return fp8_swiglu_network(x, self.up.weight, self.down.weight, *scales)
 

@@ -192,9 +192,9 @@ def fp8_forward(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear, Value
     """x (…, n_in) → (…, n_out) in the compute type."""
     with on.module(layer.module):
         given, weight = rows(on.cast(x, layer.compute)), Value(layer.weight)
-        x_rows, x_columns, x_scale = _cast_delayed(on, given, E4M3)
-        w_rows, w_columns, w_scale = _cast_delayed(on, weight, E4M3, held=(given,))
-        y = _fp8_product(on, (x_rows, x_scale), (w_rows, w_scale), layer.compute, dear=True)
+        x_rows, x_columns, x_scale = cast_delayed(on, given, E4M3)
+        w_rows, w_columns, w_scale = cast_delayed(on, weight, E4M3, held=(given,))
+        y = fp8_product(on, (x_rows, x_scale), (w_rows, w_scale), layer.compute, dear=True)
         y = _with_bias(on, layer, y)
         on.use(x_rows, w_rows, given)  # Locals of the layer.
     return SavedLinear(layer, x_columns, (x_scale, w_columns, w_scale)), y.viewed(_result(layer, x))
@@ -207,7 +207,7 @@ def fp8_forward_alone(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear,
         x_scale, w_scale = _scale(on, given), _scale(on, weight, held=(given,))
         x_rows = _cast_rows(on, given, x_scale)
         w_rows = _cast_rows(on, weight, w_scale)
-        y = _fp8_product(on, (x_rows, x_scale), (w_rows, w_scale), layer.compute)
+        y = fp8_product(on, (x_rows, x_scale), (w_rows, w_scale), layer.compute)
         y = _with_bias(on, layer, y)
         on.use(x_rows, w_rows, given)
     return SavedLinear(layer, x, ()), y.viewed(_result(layer, x))
@@ -225,9 +225,9 @@ def fp8_backward(on: Writer, saved: SavedLinear, gradient: Value, x_dtype: str) 
     with on.module(layer.module):
         kept = on.saved(saved.x, *saved.parameters)
         x_columns, x_scale, w_columns, w_scale = kept
-        g_rows, g_columns, scale = _cast_delayed(on, flat, E5M2, held=kept)
-        x = _fp8_product(on, (g_rows, scale), (w_columns, w_scale), layer.compute)
-        _fp8_product(on, (g_columns, scale), (x_columns, x_scale), layer.stored, is_gradient=True)
+        g_rows, g_columns, scale = cast_delayed(on, flat, E5M2, held=kept)
+        x = fp8_product(on, (g_rows, scale), (w_columns, w_scale), layer.compute)
+        fp8_product(on, (g_columns, scale), (x_columns, x_scale), layer.stored, is_gradient=True)
         if layer.bias:
             on.finished(on.reduced("sum", flat, layer.n_out), layer.stored)
         on.use(flat, g_rows, g_columns, scale, *kept)  # Locals of the function.
@@ -245,13 +245,24 @@ def _scale(on: Writer, x: Value, held: tuple[Value, ...] = ()) -> Value:
     return on.pointwise("div", on.pointwise("clamp", amax))
 
 
-def _cast_delayed(
+def written_in_fp8(
+    on: Writer,
+    name: str,
+    inputs: tuple[Value, ...],
+    result: Operand,
+    held: tuple[Value, ...] = (),
+) -> tuple[Value, ...]:
+    """A matrix in fp8 that an operator makes by delayed scales, the same transposed, and its scale."""
+    made = (result, transposed(result), tensor(FLOAT))
+    on.for_time(name, (*inputs, Value(_HISTORY)), (_HISTORY, *made))  # Which changes in place.
+    return on.for_memory((*inputs, *held), made)
+
+
+def cast_delayed(
     on: Writer, x: Value, dtype: str, held: tuple[Value, ...] = ()
 ) -> tuple[Value, ...]:
     """x in fp8, the same transposed, and its scale, from one pass over x."""
-    made = (of_type(x.operand, dtype), of_type(transposed(x.operand), dtype), tensor(FLOAT))
-    on.for_time(FP8_DELAYED, (x, Value(_HISTORY)), (_HISTORY, *made))  # Which changes in place.
-    return on.for_memory((x, *held), made)
+    return written_in_fp8(on, FP8_DELAYED, (x,), of_type(x.operand, dtype), held)
 
 
 def _cast_rows(on: Writer, x: Value, scale: Value) -> Value:
@@ -265,7 +276,7 @@ def _with_bias(on: Writer, layer: Linear, y: Value) -> Value:
     return on.pointwise("add", y, bias)
 
 
-def _fp8_product(
+def fp8_product(
     on: Writer,
     a: tuple[Value, Value],
     b: tuple[Value, Value],
