@@ -70,7 +70,7 @@ def _forward_tile(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _forward(  # type: ignore[no-untyped-def]
+def _fp8_swiglu_forward(  # type: ignore[no-untyped-def]
     packed_ptr,
     history_ptr,
     scale_ptr,
@@ -178,7 +178,7 @@ def _backward_tile(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _backward(  # type: ignore[no-untyped-def]
+def _fp8_swiglu_backward(  # type: ignore[no-untyped-def]
     g_ptr,
     packed_ptr,
     history_ptr,
@@ -234,7 +234,7 @@ def forward(
     packed = packed.contiguous()
     n_rows, width = packed.shape[0], packed.shape[1] // 2
     made = _made(packed, n_rows, width, torch.float8_e4m3fn)
-    _start(_forward, (packed,), history, made, width, settings)
+    _start(_fp8_swiglu_forward, (packed,), history, made, width, settings)
     return made
 
 
@@ -244,7 +244,7 @@ def backward(
     """As `reference.backward`, likewise."""
     gradient, packed = gradient.contiguous(), packed.contiguous()
     made = _made(packed, packed.shape[0], packed.shape[1], torch.float8_e5m2)
-    _start(_backward, (gradient, packed), history, made, gradient.shape[1], settings)
+    _start(_fp8_swiglu_backward, (gradient, packed), history, made, gradient.shape[1], settings)
     return made
 
 
