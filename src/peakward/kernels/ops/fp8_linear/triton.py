@@ -313,7 +313,7 @@ def cast_delayed_rows(
 ) -> tuple[Tensor, Tensor]:
     """As `reference.cast_delayed`, without the transposed matrix."""
     rows = torch.empty(x.shape, dtype=dtype, device=x.device)
-    scale = torch.empty((), device=x.device)
+    scale = torch.empty((), dtype=torch.float32, device=x.device)
     _start(_cast_delayed, x, (history, scale), (rows, None), settings)
     return rows, scale
 
@@ -329,7 +329,7 @@ def cast_delayed_both(
     outgrows its headroom.
     """
     rows, columns = _both(x, dtype)
-    scale = torch.empty((), device=x.device)
+    scale = torch.empty((), dtype=torch.float32, device=x.device)
     _start(_cast_delayed, x, (history, scale), (rows, columns), settings)
     return rows, columns, scale
 

@@ -253,7 +253,7 @@ def _made(
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows = torch.empty((n_rows, n_columns), dtype=dtype, device=like.device)
     columns = torch.empty((n_columns, n_rows), dtype=dtype, device=like.device)
-    return rows, columns, torch.empty((), device=like.device)
+    return rows, columns, torch.empty((), dtype=torch.float32, device=like.device)
 
 
 def _start(
