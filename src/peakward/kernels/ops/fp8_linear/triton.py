@@ -212,7 +212,8 @@ def remembered(history_ptr, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def
 def is_last(history_ptr, amax):  # type: ignore[no-untyped-def]
     """Adds a program's largest magnitude. Returns whether it is the last program to do so: it may then write
     over all that the others wrote."""
-    tl.atomic_max(history_ptr + RUNNING_, amax)
+    # The ticket orders it: one fence a program is enough.
+    tl.atomic_max(history_ptr + RUNNING_, amax, sem="relaxed")
     # Each thread's writes must be before the ticket, which one of them takes.
     tl.debug_barrier()
     return tl.atomic_add(history_ptr + TICKETS_, 1) == tl.num_programs(0) - 1
