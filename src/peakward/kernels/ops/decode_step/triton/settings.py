@@ -26,6 +26,27 @@ class Cut(NamedTuple):
         return triton.cdiv(k, 4 * self.lanes * per_word)
 
 
+class RowsCut(NamedTuple):
+    """The sizes of a product's launch for several rows of activations."""
+
+    block: int
+    """Rows of the matrix that a program takes, a power of two; it takes no others behind them."""
+    columns: int
+    """Columns of a part of the program's warps at once; 128 of int4."""
+    parts: int = 1
+    """Parts of a program's warps, each with columns of its own: at most as many as warps."""
+    stages: int = 4
+    """Steps of columns on their way to shared memory, the one that is multiplied among them."""
+    warps: int = 4
+    ahead: int = 4
+    """Steps of columns that are brought into the L2 before the wait."""
+
+    @property
+    def step(self) -> int:
+        """Columns of all parts."""
+        return self.columns * self.parts
+
+
 class Split(NamedTuple):
     """The sizes of attention's launch."""
 
@@ -75,6 +96,18 @@ def cut_for(*, n: int, k: int, per_word: int) -> Cut:
     widths = next(each for each in rule if columns <= each.columns)
     cut = widths.tall if n > 9000 else widths.short
     return cut._replace(depth=min(cut.depth, cut.chunks(k, per_word)))
+
+
+def rows_cut_for(*, n: int, k: int, per_word: int) -> RowsCut:
+    """The cut of a matrix (n, k) for several rows of activations; `per_word` as in `cut_for`.
+
+    A matrix of few rows has programs of few rows each, whose warps share its columns.
+    """
+    stages = 6 if per_word == 8 else 4
+    if n >= 6000:
+        return RowsCut(64, {1: 64}.get(per_word, 128), stages=stages)
+    columns = {1: 32, 2: 64}.get(per_word, 128)
+    return RowsCut(16, columns, parts=4 if k > 3 * columns else 1, stages=stages)
 
 
 def split_for(*, n_pairs: int, capacity: int, n_multiprocessors: int) -> Split:
