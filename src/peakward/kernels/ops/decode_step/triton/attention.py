@@ -57,6 +57,7 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     if AHEAD and NATIVE:
         brought = low + tl.arange(0, 32 * WARPS) * 8
         n_bytes = tl.minimum(tl.maximum(high - brought, 0), 8) * (HEAD_DIM * ITEM)
+        n_bytes = tl.where(brought < low + AHEAD, n_bytes, 0)
         bring(k_ptr + cache + brought * HEAD_DIM, n_bytes)
         bring(v_ptr + cache + brought * HEAD_DIM, n_bytes)
         program = pair + tl.num_programs(0) * split

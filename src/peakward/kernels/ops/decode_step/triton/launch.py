@@ -232,6 +232,11 @@ def attention(
     which the last holds zeros."""
     n_sequences, kv_heads, capacity, head_dim = k.shape
     group, new = q.shape[1] // kv_heads, len(q) // n_sequences
+    members = max(16, triton.next_power_of_2(new * group))
+    if (
+        members >= 64
+    ):  # In four warps, or in blocks of 128 positions, they take more registers than there are.
+        split = split._replace(warps=max(8, split.warps), block=min(64, split.block))
     native = not knobs.runtime.interpret
     launch(
         decode_step_attention,
@@ -250,7 +255,7 @@ def attention(
         NEW=new,
         KV_HEADS=kv_heads,
         GROUP=group,
-        MEMBERS=max(16, triton.next_power_of_2(new * group)),
+        MEMBERS=members,
         HEAD_DIM=head_dim,
         BLOCK_DIM=max(16, triton.next_power_of_2(head_dim)),
         BLOCK=split.block,

@@ -54,7 +54,12 @@ class Split(NamedTuple):
     block: int = 64
     warps: int = 4
     stages: int = 1
-    ahead: int = 1
+    ahead: int = 1024
+    """Positions of a piece that are brought into the L2 before the wait."""
+
+
+POSITIONS_AHEAD = 1 << 16
+"""The most positions that all programs of attention bring into the L2: 16 MiB at a head_dim of 64."""
 
 
 class _Widths(NamedTuple):
@@ -118,4 +123,5 @@ def split_for(*, n_pairs: int, capacity: int, n_multiprocessors: int) -> Split:
     """
     most = max(1, min(2 * n_multiprocessors // n_pairs, capacity // 64, 32))
     splits = 1 << most.bit_length() - 1
-    return Split(splits=splits, block=128 if capacity // splits > 64 else 64)
+    block = 128 if capacity // splits > 64 else 64
+    return Split(splits=splits, block=block, ahead=POSITIONS_AHEAD // (n_pairs * splits) // 8 * 8)

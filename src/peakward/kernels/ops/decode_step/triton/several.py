@@ -16,6 +16,7 @@ from peakward.kernels.ops.dependent import launch_the_next, wait_for_the_one_bef
 @triton.jit
 def _begun(  # type: ignore[no-untyped-def]
     w_ptr,
+    scale_ptr,
     n,
     K: tl.constexpr,
     FORMAT: tl.constexpr,
@@ -27,7 +28,7 @@ def _begun(  # type: ignore[no-untyped-def]
 ):
     launch_the_next(DEPENDENT)
     if AHEAD:
-        asked(w_ptr, tl.program_id(0), n, K, FORMAT, BLOCK, HALF, AHEAD, WARPS)
+        asked(w_ptr, scale_ptr, tl.program_id(0), n, K, FORMAT, BLOCK, HALF, AHEAD, WARPS)
     wait_for_the_one_before(DEPENDENT)
 
 
@@ -110,7 +111,7 @@ def decode_step_rows_rotated(  # type: ignore[no-untyped-def]
 ):
     """Projection of normed rows, rotation: queries (rows, heads, 2 HALF) to q, keys and values into their
     caches (sequences, kv_heads, capacity, 2 HALF) at the rows' positions."""
-    _begun(w_ptr, n, K, FORMAT, BLOCK, HALF, AHEAD, WARPS, DEPENDENT)
+    _begun(w_ptr, scale_ptr, n, K, FORMAT, BLOCK, HALF, AHEAD, WARPS, DEPENDENT)
     block = tl.program_id(0)
     squares = _squares(squares_ptr, n_sums, SUMS, ROWS)
     row = tl.arange(0, ROWS)
@@ -180,7 +181,7 @@ def decode_step_rows_gated(  # type: ignore[no-untyped-def]
     DEPENDENT: tl.constexpr,
 ):
     """Gate and up of normed rows, silu(gate) · up: (rows, HALF)."""
-    _begun(w_ptr, n, K, FORMAT, BLOCK, HALF, AHEAD, WARPS, DEPENDENT)
+    _begun(w_ptr, scale_ptr, n, K, FORMAT, BLOCK, HALF, AHEAD, WARPS, DEPENDENT)
     block = tl.program_id(0)
     squares = _squares(squares_ptr, n_sums, SUMS, ROWS)
     total = multiplied(
@@ -228,7 +229,7 @@ def decode_step_rows_added(  # type: ignore[no-untyped-def]
 ):
     """A product (rows, n) added to what out holds, the residual, with what the next norm takes: out times its
     gain, and the sums of out's squares by block, (blocks, ROWS)."""
-    _begun(w_ptr, n, K, FORMAT, BLOCK, 0, AHEAD, WARPS, DEPENDENT)
+    _begun(w_ptr, scale_ptr, n, K, FORMAT, BLOCK, 0, AHEAD, WARPS, DEPENDENT)
     block = tl.program_id(0)
     type_: tl.constexpr = out_ptr.dtype.element_ty
     row = tl.arange(0, ROWS)
@@ -278,7 +279,7 @@ def decode_step_rows_logits(  # type: ignore[no-untyped-def]
 ):
     """The output layer of normed rows, (rows, n). CHOOSES: out (rows, programs) takes the largest key (see
     `chosen`) of each program's logits instead."""
-    _begun(w_ptr, n, K, FORMAT, BLOCK, 0, AHEAD, WARPS, DEPENDENT)
+    _begun(w_ptr, scale_ptr, n, K, FORMAT, BLOCK, 0, AHEAD, WARPS, DEPENDENT)
     block = tl.program_id(0)
     squares = _squares(squares_ptr, n_sums, SUMS, ROWS)
     total = multiplied(

@@ -18,6 +18,7 @@ POWER = tl.constexpr(0x43004300)
 @triton.jit
 def asked(  # type: ignore[no-untyped-def]
     w_ptr,
+    scale_ptr,
     block,
     n,
     K: tl.constexpr,
@@ -27,8 +28,8 @@ def asked(  # type: ignore[no-untyped-def]
     COLUMNS: tl.constexpr,
     WARPS: tl.constexpr,
 ):
-    """Asks for the first COLUMNS columns of a block's rows to be brought into the L2. It reads nothing that a
-    program could see, so it needs no wait."""
+    """Asks for the first COLUMNS columns of a block's rows to be brought into the L2, in int4 with the scales
+    of all. It reads nothing that a program could see, so it needs no wait."""
     each = tl.arange(0, 32 * WARPS)
     if FORMAT == INT4:
         RUNS: tl.constexpr = 2 if HALF else 1
@@ -37,6 +38,11 @@ def asked(  # type: ignore[no-untyped-def]
         n_bytes = tl.minimum(BLOCK // RUNS, n - row) * (4 * WORDS)
         there = (row < n) & (each < COLUMNS // 128 * RUNS)
         bring(at, tl.where(there, n_bytes, 0))
+        SCALE: tl.constexpr = scale_ptr.dtype.element_ty.primitive_bitwidth // 8
+        at_scale = scale_ptr + (each // RUNS).to(tl.int64) * n + row
+        there = (row + BLOCK // RUNS <= n) & (each < K // 128 * RUNS) & (n * SCALE % 16 == 0)
+        if BLOCK // RUNS * SCALE % 16 == 0:
+            bring(at_scale, tl.where(there, BLOCK // RUNS * SCALE, 0))
     else:
         ITEM: tl.constexpr = w_ptr.dtype.element_ty.primitive_bitwidth // 8
         row = row_of(block, each % BLOCK, BLOCK, HALF)
@@ -81,7 +87,6 @@ def multiplied(  # type: ignore[no-untyped-def]
         w_step = n.to(tl.int64) * (PARTS * WORDS)
         scale_at = scale_ptr + part * n + channel[None, :, None]
         scale = _scales(scale_at, part, is_channel, n, 0, K, PARTS)
-        behind = _scales(scale_at, part, is_channel, n, 1, K, PARTS)
     else:
         w_at = w_ptr + long * K + part * COLUMNS + place
         w_step = PARTS * COLUMNS
@@ -96,10 +101,12 @@ def multiplied(  # type: ignore[no-untyped-def]
         if FORMAT == INT4:
             inside = is_channel & (first + part * COLUMNS < K)
             words = tl.load(w_at + step * w_step, mask=inside, other=0)
+            # A step ahead by hand: the compiler pipelines what is multiplied alone, and where something is
+            # handed on for two steps nothing.
+            next_scale = _scales(scale_at, part, is_channel, n, step + 1, K, PARTS)
             product = _multiplied(_widened(words, type_), x, tl.zeros(size, tl.float32))
             acc += product * (scale.reshape(BLOCK, 1) if PARTS == 1 else scale)
-            # Loaded two steps ahead: the pipeline is of what is multiplied alone.
-            scale, behind = behind, _scales(scale_at, part, is_channel, n, step + 2, K, PARTS)
+            scale = next_scale
         else:
             w = tl.load(w_at + first, mask=is_channel & (first + column < K), other=0)
             acc = _multiplied(w.to(type_), x, acc)
