@@ -38,7 +38,7 @@ class Cuts(NamedTuple, Generic[C]):
 
 
 class Nexts(NamedTuple):
-    """What is brought into the L2 behind the weights of each kernel of a layer."""
+    """The bytes that are brought into the L2 behind the weights of each kernel of a layer."""
 
     attention: Then
     out: Then

@@ -33,7 +33,7 @@ class Weights(NamedTuple):
     table: Tensor
     layers: list[Layer]
     gain: Tensor
-    """Of the norm before the output layer."""
+    """The gain of the norm before the output layer."""
     head: Matrix
     eps: float
 

@@ -61,7 +61,7 @@ class Matrix(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """What a loop keeps of the texts in its rows, all on the device and changed in place."""
+    """The texts in a loop's rows, all on the device and changed in place."""
 
     ids: Tensor
     """(rows, 1) of int64: the newest token of each."""
