@@ -14,6 +14,7 @@ NEAR = 2.0**-20
 CUTS = {
     "warps share rows": settings.RowsCut(32, 128, stages=2),
     "warps share columns": settings.RowsCut(16, 128, parts=2, stages=2, warps=2),
+    "programs share columns": settings.RowsCut(32, 128, stages=2, splits=2),
 }
 every_cut = pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 
@@ -41,7 +42,9 @@ def test_added(format_, n, k, m, cut):
     out = residual.clone()
     to = several.normed_of(out, EPS, -(-n // cut.block))
     then = several.first_of(held, cut, 64)
-    several.added(x, held, out, gain, to, then=then, cut=cut)
+    pieces = several.pieces_of(out, cut)
+    several.added(x, held, out, gain, to, pieces=pieces, then=then, cut=cut)
+    assert not pieces.arrived.any()
     exact = residual + x.double() @ whole.T
     assert_near(out, exact, NEAR)
     behind, of_behind = matrix(20, n, "dense")
@@ -134,11 +137,12 @@ def test_attention_of_several_new_tokens(kv_heads, held_by, n_new):
     assert not arrived.any()
 
 
+@pytest.mark.parametrize("splits", [1, 2])
 @pytest.mark.parametrize("format_", ["dense", "int4"])
-def test_the_first_columns_of_all_rows_are_brought_ahead(format_):
-    """Each run begins where a row does, or a group of columns of all."""
+def test_the_first_columns_of_all_rows_are_brought_ahead(format_, splits):
+    """Each run begins where a program does."""
     held, _ = matrix(32, 512, format_)
-    cut = settings.RowsCut(16, 128)
+    cut = settings.RowsCut(16, 128, splits=splits)
     asked = held.stored.nbytes // 2
     found = several.first_of(held, cut, asked)
     assert found.parts * found.n_bytes == asked

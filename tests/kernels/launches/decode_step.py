@@ -50,7 +50,10 @@ def _rows(name: str, m: int, bits: int = 16, n_new: int = 1, *, chooses: bool = 
         launch_several.logits(normed, matrix, _of(m, size, dtype=dtype), cut=cut)
     else:
         given = _of(m, matrix.k)
-        launch_several.added(given, matrix, x, _of(D_MODEL), normed, then=then, cut=cut)
+        pieces = launch_several.pieces_of(x, cut)
+        launch_several.added(
+            given, matrix, x, _of(D_MODEL), normed, pieces=pieces, then=then, cut=cut
+        )
 
 
 def _attention(n_sequences: int, n_new: int, heads: int, kv_heads: int) -> None:

@@ -192,6 +192,8 @@ class SeveralRows:
         self._first, self._of_out, self._of_down = (
             several.normed_of(self._x, eps, n) for n in n_blocks
         )
+        self._out_pieces = several.pieces_of(self._x, self.cuts.out)
+        self._down_pieces = several.pieces_of(self._x, self.cuts.down)
         self._then = self._nexts()
         self.n_keys = -(-weights.head.n // self.cuts.head.block)
         """The programs of the output layer, each of which keeps a key where a token is chosen."""
@@ -219,11 +221,27 @@ class SeveralRows:
             )
             mixed = self._attention(layer, position, then.attention)
             several.added(
-                mixed, layer.out, x, layer.ff_gain, self._of_out, then=then.out, cut=cuts.out
+                mixed,
+                layer.out,
+                x,
+                layer.ff_gain,
+                self._of_out,
+                pieces=self._out_pieces,
+                then=then.out,
+                cut=cuts.out,
             )
             several.gated(self._of_out, layer.up, self._gated, then=then.up, cut=cuts.up)
             normed = self._of_down
-            several.added(self._gated, layer.down, x, gain, normed, then=then.down, cut=cuts.down)
+            several.added(
+                self._gated,
+                layer.down,
+                x,
+                gain,
+                normed,
+                pieces=self._down_pieces,
+                then=then.down,
+                cut=cuts.down,
+            )
         several.logits(normed, weights.head, out, cut=cuts.head)
 
     def _nexts(self) -> list[Nexts]:

@@ -16,7 +16,7 @@ from peakward.records.generation import Sampling
 from tiers import in_full
 
 pytest.importorskip("triton")
-from peakward.lab.inference.fused_step import FusedDecoder, FusedDecoding
+from peakward.lab.inference.fused_step import FusedDecoder, FusedDecoding, FusedStep
 
 N_NEW, CAPACITY = 4, 20
 PROMPTS = ([5, 9, 2, 7], [31])
@@ -157,6 +157,20 @@ def test_in_16_bits_no_choice_is_further_off_than_the_noise(make):
         exact, rounded = (each(whole)[0, len(PROMPTS[0]) - 1 :] for each in (wide, narrow))
         taken = exact.gather(1, torch.tensor(text)[:, None])[:, 0]
         assert float((exact.amax(-1) - taken).max()) <= 4 * float((rounded - exact).abs().max())
+
+
+@torch.inference_mode()
+def test_programs_that_share_columns_leave_nothing_behind(make):
+    """A second step makes what the first one did, and so does one by the rule, which shares none here."""
+    model = make()
+    cache, ids, position = cache_of(model, n_rows=2), torch.tensor([5, 9]), torch.tensor([3, 0])
+    keys, values = list(cache.keys), list(cache.values)
+    plain = FusedStep(model, keys, values)
+    cut = plain.cuts.out._replace(block=16, columns=16, parts=1, splits=2)
+    split = FusedStep(model, keys, values, plain.cuts._replace(out=cut, down=cut))
+    first, second = split(ids, position), split(ids, position)
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first, plain(ids, position), rtol=1e-4, atol=1e-5)
 
 
 def test_refusals(make):

@@ -52,18 +52,36 @@ def embedding_blocks(width: int) -> int:
     return triton.cdiv(width, EMBEDDED)
 
 
+class Pieces(NamedTuple):
+    """Room for the sums of programs that share the columns of a block."""
+
+    parts: Tensor
+    """(blocks, splits, block, 8 or 16) of fp32."""
+    arrived: Tensor
+    """(blocks,) of int32: zeros."""
+
+
+def pieces_of(out: Tensor, cut: RowsCut) -> Pieces:
+    """Room for a product into out (m, n)."""
+    n_blocks = triton.cdiv(out.shape[1], cut.block)
+    size = (n_blocks, cut.splits, cut.block, padded(len(out)))
+    parts = out.new_empty(size if cut.splits > 1 else 1, dtype=torch.float32)
+    return Pieces(parts, out.new_zeros(n_blocks, dtype=torch.int32))
+
+
 def first_of(matrix: Matrix, cut: RowsCut, n_bytes: int) -> Then:
-    """Some n_bytes of a matrix: the first columns of all rows, or in int4 of all groups that fit."""
-    stored = matrix.stored.view(torch.uint8)
+    """Some n_bytes of a matrix: the columns that its programs take first, of all rows; in int4 as many groups
+    of them as fit."""
+    stored, splits = matrix.stored.view(torch.uint8), cut.splits
     if matrix.format_ == INT4.value:
-        row_bytes = 4 * int(WORDS.value)
-        tiles = min(n_bytes // (matrix.n * row_bytes), len(matrix.stored))
-        return Then(stored, 1, stored.nbytes, tiles * matrix.n * row_bytes)
-    row_bytes = matrix.k * matrix.stored.element_size()
-    step_bytes = cut.step * matrix.stored.element_size()
-    each = min(n_bytes // matrix.n // step_bytes * step_bytes, row_bytes)
+        tile_bytes, stride = matrix.n * 4 * int(WORDS.value), stored.nbytes // splits
+        each = min(n_bytes // splits, stride) // tile_bytes * tile_bytes
+        return Then(stored, splits, stride, each if stride % 16 == 0 else 0)
+    item = matrix.stored.element_size()
+    stride = matrix.k * item // splits
+    each = min(n_bytes // (matrix.n * splits) // (cut.step * item) * (cut.step * item), stride)
     # The instruction takes addresses and sizes in 16 bytes.
-    return Then(stored, matrix.n, row_bytes, each if row_bytes % 16 == each % 16 == 0 else 0)
+    return Then(stored, matrix.n * splits, stride, each if stride % 16 == each % 16 == 0 else 0)
 
 
 def embedded(ids: Tensor, table: Tensor, out: Tensor, gain: Tensor, to: Normed) -> None:
@@ -157,13 +175,21 @@ def gated(x: Normed, matrix: Matrix, out: Tensor, *, then: Then, cut: RowsCut) -
 
 
 def added(
-    x: Tensor, matrix: Matrix, out: Tensor, gain: Tensor, to: Normed, *, then: Then, cut: RowsCut
+    x: Tensor,
+    matrix: Matrix,
+    out: Tensor,
+    gain: Tensor,
+    to: Normed,
+    *,
+    pieces: Pieces,
+    then: Then,
+    cut: RowsCut,
 ) -> None:
     """x (m, k) times the transposed matrix, added to out (m, n), which for the norm of that gain goes into
     `to` as well."""
     launch(
         decode_step_rows_added,
-        (triton.cdiv(matrix.n, cut.block),),
+        (triton.cdiv(matrix.n, cut.block), cut.splits),
         x,
         _stored(matrix),
         matrix.scale,
@@ -171,9 +197,11 @@ def added(
         gain,
         to.rows,
         to.squares,
+        *pieces,
         *then,
         len(out),
         matrix.n,
+        SPLITS=cut.splits,
         **_sizes(matrix, cut, len(out)),
     )
 

@@ -40,6 +40,8 @@ class RowsCut(NamedTuple):
     warps: int = 4
     ahead: int = 4
     """Steps of columns that are brought into the L2 before the wait."""
+    splits: int = 1
+    """Programs that share the columns of a block, of the products that a residual is added to."""
 
     @property
     def step(self) -> int:
@@ -106,13 +108,19 @@ def cut_for(*, n: int, k: int, per_word: int) -> Cut:
 def rows_cut_for(*, n: int, k: int, per_word: int) -> RowsCut:
     """The cut of a matrix (n, k) for several rows of activations; `per_word` as in `cut_for`.
 
-    A matrix of few rows has programs of few rows each, whose warps share its columns.
+    Each program reads all of x. Where the matrix has too few rows to fill a GPU by blocks of many, dense
+    blocks are of few, and of fewer bits their columns are shared: beside 16 rows of int4, 16 of x are four
+    times as many bytes.
     """
+    columns = {1: 64}.get(per_word, 128)
     stages = 6 if per_word == 8 else 4
-    if n >= 6000:
-        return RowsCut(64, {1: 64}.get(per_word, 128), stages=stages)
-    columns = {1: 32, 2: 64}.get(per_word, 128)
-    return RowsCut(16, columns, parts=4 if k > 3 * columns else 1, stages=stages)
+    if n >= 6000 or k < 4 * columns:
+        return RowsCut(64 if n >= 6000 else 16, columns, stages=stages)
+    if per_word == 8:
+        return RowsCut(64, columns, stages=stages, splits=4)
+    if per_word == 4:
+        return RowsCut(32, columns, parts=2, splits=2)
+    return RowsCut(16, columns // 2, parts=4)
 
 
 def split_for(*, n_pairs: int, capacity: int, n_multiprocessors: int) -> Split:

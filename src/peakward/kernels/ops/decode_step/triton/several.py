@@ -17,6 +17,7 @@ from peakward.kernels.ops.dependent import launch_the_next, wait_for_the_one_bef
 def _begun(  # type: ignore[no-untyped-def]
     w_ptr,
     scale_ptr,
+    first,
     n,
     K: tl.constexpr,
     FORMAT: tl.constexpr,
@@ -28,7 +29,7 @@ def _begun(  # type: ignore[no-untyped-def]
 ):
     launch_the_next(DEPENDENT)
     if AHEAD:
-        asked(w_ptr, scale_ptr, tl.program_id(0), n, K, FORMAT, BLOCK, HALF, AHEAD, WARPS)
+        asked(w_ptr, scale_ptr, tl.program_id(0), first, n, K, FORMAT, BLOCK, HALF, AHEAD, WARPS)
     wait_for_the_one_before(DEPENDENT)
 
 
@@ -111,7 +112,7 @@ def decode_step_rows_rotated(  # type: ignore[no-untyped-def]
 ):
     """Projection of normed rows, rotation: queries (rows, heads, 2 HALF) to q, keys and values into their
     caches (sequences, kv_heads, capacity, 2 HALF) at the rows' positions."""
-    _begun(w_ptr, scale_ptr, n, K, FORMAT, BLOCK, HALF, AHEAD, WARPS, DEPENDENT)
+    _begun(w_ptr, scale_ptr, 0, n, K, FORMAT, BLOCK, HALF, AHEAD, WARPS, DEPENDENT)
     block = tl.program_id(0)
     squares = _squares(squares_ptr, n_sums, SUMS, ROWS)
     row = tl.arange(0, ROWS)
@@ -125,7 +126,7 @@ def decode_step_rows_rotated(  # type: ignore[no-untyped-def]
     cos = tl.load(cos_ptr + angle, mask=turns, other=1.0).to(tl.float32)
     sin = tl.load(sin_ptr + angle, mask=turns, other=0.0).to(tl.float32)
     total = multiplied(
-        x_ptr, w_ptr, scale_ptr, block, m, n,
+        x_ptr, w_ptr, scale_ptr, block, 0, tl.cdiv(K, PARTS * COLUMNS), m, n,
         K, FORMAT, ROWS, BLOCK, COLUMNS, PARTS, STAGES, HALF,
     )  # fmt: skip
     total *= _factor(squares, eps, K)
@@ -181,11 +182,11 @@ def decode_step_rows_gated(  # type: ignore[no-untyped-def]
     DEPENDENT: tl.constexpr,
 ):
     """Gate and up of normed rows, silu(gate) · up: (rows, HALF)."""
-    _begun(w_ptr, scale_ptr, n, K, FORMAT, BLOCK, HALF, AHEAD, WARPS, DEPENDENT)
+    _begun(w_ptr, scale_ptr, 0, n, K, FORMAT, BLOCK, HALF, AHEAD, WARPS, DEPENDENT)
     block = tl.program_id(0)
     squares = _squares(squares_ptr, n_sums, SUMS, ROWS)
     total = multiplied(
-        x_ptr, w_ptr, scale_ptr, block, m, n,
+        x_ptr, w_ptr, scale_ptr, block, 0, tl.cdiv(K, PARTS * COLUMNS), m, n,
         K, FORMAT, ROWS, BLOCK, COLUMNS, PARTS, STAGES, HALF,
     )  # fmt: skip
     if AHEAD:
@@ -210,6 +211,8 @@ def decode_step_rows_added(  # type: ignore[no-untyped-def]
     gain_ptr,
     scaled_ptr,
     squares_ptr,
+    parts_ptr,
+    arrived_ptr,
     then_ptr,
     then_parts,
     then_stride,
@@ -219,6 +222,7 @@ def decode_step_rows_added(  # type: ignore[no-untyped-def]
     K: tl.constexpr,
     FORMAT: tl.constexpr,
     ROWS: tl.constexpr,
+    SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
     COLUMNS: tl.constexpr,
     PARTS: tl.constexpr,
@@ -228,10 +232,22 @@ def decode_step_rows_added(  # type: ignore[no-untyped-def]
     DEPENDENT: tl.constexpr,
 ):
     """A product (rows, n) added to what out holds, the residual, with what the next norm takes: out times its
-    gain, and the sums of out's squares by block, (blocks, ROWS)."""
-    _begun(w_ptr, scale_ptr, n, K, FORMAT, BLOCK, 0, AHEAD, WARPS, DEPENDENT)
+    gain, and the sums of out's squares by block, (blocks, ROWS).
+
+    SPLITS programs share the columns of a block. Each leaves its sum in parts (blocks, SPLITS, BLOCK, ROWS);
+    the one that arrives last adds them in their order, and sets its count back to 0.
+    """
     block = tl.program_id(0)
-    type_: tl.constexpr = out_ptr.dtype.element_ty
+    # By hand: tl.cdiv of triton 3.6 makes no constant that another one takes.
+    STEPS: tl.constexpr = (K + PARTS * COLUMNS - 1) // (PARTS * COLUMNS)
+    OWN: tl.constexpr = (STEPS + SPLITS - 1) // SPLITS
+    if SPLITS == 1:
+        low, high = 0, STEPS
+    else:
+        low = tl.program_id(1) * OWN
+        high = tl.minimum(low + OWN, STEPS)
+    first = low * (PARTS * COLUMNS)
+    _begun(w_ptr, scale_ptr, first, n, K, FORMAT, BLOCK, 0, AHEAD, WARPS, DEPENDENT)
     row = tl.arange(0, ROWS)
     column = block * BLOCK + tl.arange(0, BLOCK)
     inside = (column < n)[:, None] & (row < m)[None, :]
@@ -239,18 +255,34 @@ def decode_step_rows_added(  # type: ignore[no-untyped-def]
     residual = tl.load(out_ptr + at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
     gain = tl.load(gain_ptr + column, mask=column < n, other=0.0).to(tl.float32)
     total = multiplied(
-        x_ptr, w_ptr, scale_ptr, block, m, n,
+        x_ptr, w_ptr, scale_ptr, block, low, high, m, n,
         K, FORMAT, ROWS, BLOCK, COLUMNS, PARTS, STAGES, 0,
     )  # fmt: skip
     if AHEAD:
-        bring_next(
-            then_ptr, then_parts, then_stride, then_bytes, block, tl.num_programs(0), 32 * WARPS
-        )
-    rounded = (total + residual).to(type_)
-    tl.store(out_ptr + at, rounded, mask=inside)
-    wide = tl.where(inside, rounded.to(tl.float32), 0.0)
-    tl.store(scaled_ptr + at, (wide * gain[:, None]).to(type_), mask=inside)
-    tl.store(squares_ptr + block * ROWS + row, tl.sum(wide * wide, 0))
+        program = block + tl.num_programs(0) * tl.program_id(1)
+        n_programs = tl.num_programs(0) * SPLITS
+        bring_next(then_ptr, then_parts, then_stride, then_bytes, program, n_programs, 32 * WARPS)
+    is_last = True
+    if SPLITS > 1:
+        place = tl.arange(0, BLOCK)[:, None] * ROWS + row[None, :]
+        parts = parts_ptr + block * (SPLITS * BLOCK * ROWS) + place
+        tl.store(parts + tl.program_id(1) * (BLOCK * ROWS), total)
+        # All threads' stores come before the count, and the count before all threads' loads.
+        tl.debug_barrier()
+        is_last = tl.atomic_add(arrived_ptr + block, 1, sem="acq_rel") == SPLITS - 1
+    if is_last:
+        if SPLITS > 1:
+            tl.debug_barrier()
+            tl.store(arrived_ptr + block, 0)
+            total = tl.zeros((BLOCK, ROWS), tl.float32)
+            for each in tl.static_range(SPLITS):
+                total += tl.load(parts + each * (BLOCK * ROWS), cache_modifier=".cg")
+        type_: tl.constexpr = out_ptr.dtype.element_ty
+        rounded = (total + residual).to(type_)
+        tl.store(out_ptr + at, rounded, mask=inside)
+        wide = tl.where(inside, rounded.to(tl.float32), 0.0)
+        tl.store(scaled_ptr + at, (wide * gain[:, None]).to(type_), mask=inside)
+        tl.store(squares_ptr + block * ROWS + row, tl.sum(wide * wide, 0))
 
 
 @triton.jit
@@ -279,11 +311,11 @@ def decode_step_rows_logits(  # type: ignore[no-untyped-def]
 ):
     """The output layer of normed rows, (rows, n). CHOOSES: out (rows, programs) takes the largest key (see
     `chosen`) of each program's logits instead."""
-    _begun(w_ptr, scale_ptr, n, K, FORMAT, BLOCK, 0, AHEAD, WARPS, DEPENDENT)
+    _begun(w_ptr, scale_ptr, 0, n, K, FORMAT, BLOCK, 0, AHEAD, WARPS, DEPENDENT)
     block = tl.program_id(0)
     squares = _squares(squares_ptr, n_sums, SUMS, ROWS)
     total = multiplied(
-        x_ptr, w_ptr, scale_ptr, block, m, n,
+        x_ptr, w_ptr, scale_ptr, block, 0, tl.cdiv(K, PARTS * COLUMNS), m, n,
         K, FORMAT, ROWS, BLOCK, COLUMNS, PARTS, STAGES, 0,
     )  # fmt: skip
     logits = (total * _factor(squares, eps, K)).to(x_ptr.dtype.element_ty)

@@ -20,6 +20,7 @@ def asked(  # type: ignore[no-untyped-def]
     w_ptr,
     scale_ptr,
     block,
+    first,
     n,
     K: tl.constexpr,
     FORMAT: tl.constexpr,
@@ -28,27 +29,30 @@ def asked(  # type: ignore[no-untyped-def]
     COLUMNS: tl.constexpr,
     WARPS: tl.constexpr,
 ):
-    """Asks for the first COLUMNS columns of a block's rows to be brought into the L2, in int4 with the scales
-    of all. It reads nothing that a program could see, so it needs no wait."""
+    """Asks for COLUMNS columns of a block's rows, from number `first` on, to be brought into the L2, in int4
+    with the scales of all. It reads nothing that a program could see, so it needs no wait."""
     each = tl.arange(0, 32 * WARPS)
     if FORMAT == INT4:
         RUNS: tl.constexpr = 2 if HALF else 1
         row = row_of(block, each % RUNS * (BLOCK // RUNS), BLOCK, HALF)
-        at = w_ptr + ((each // RUNS).to(tl.int64) * n + row) * WORDS
+        tile = first // 128 + each // RUNS
+        at = w_ptr + (tile.to(tl.int64) * n + row) * WORDS
         n_bytes = tl.minimum(BLOCK // RUNS, n - row) * (4 * WORDS)
-        there = (row < n) & (each < COLUMNS // 128 * RUNS)
+        there = (row < n) & (each < COLUMNS // 128 * RUNS) & (tile < K // 128)
         bring(at, tl.where(there, n_bytes, 0))
         SCALE: tl.constexpr = scale_ptr.dtype.element_ty.primitive_bitwidth // 8
-        at_scale = scale_ptr + (each // RUNS).to(tl.int64) * n + row
-        there = (row + BLOCK // RUNS <= n) & (each < K // 128 * RUNS) & (n * SCALE % 16 == 0)
+        at_scale = (each // RUNS).to(tl.int64) * n + row
+        there = (row + BLOCK // RUNS <= n) & (each < K // 128 * RUNS)
+        there = there & (at_scale * SCALE % 16 == 0)
         if BLOCK // RUNS * SCALE % 16 == 0:
-            bring(at_scale, tl.where(there, BLOCK // RUNS * SCALE, 0))
+            bring(scale_ptr + at_scale, tl.where(there, BLOCK // RUNS * SCALE, 0))
     else:
         ITEM: tl.constexpr = w_ptr.dtype.element_ty.primitive_bitwidth // 8
         row = row_of(block, each % BLOCK, BLOCK, HALF)
-        there = (row < n) & (each < BLOCK)
+        there = (row < n) & (each < BLOCK) & (first + COLUMNS <= K)
         if K * ITEM % 16 == 0 and COLUMNS * ITEM % 16 == 0:
-            bring(w_ptr + row.to(tl.int64) * K, tl.where(there, COLUMNS * ITEM, 0))
+            at = w_ptr + (row.to(tl.int64) * K + first)
+            bring(at, tl.where(there, COLUMNS * ITEM, 0))
 
 
 @triton.jit
@@ -57,6 +61,8 @@ def multiplied(  # type: ignore[no-untyped-def]
     w_ptr,
     scale_ptr,
     block,
+    low,
+    high,
     m,
     n,
     K: tl.constexpr,
@@ -68,7 +74,7 @@ def multiplied(  # type: ignore[no-untyped-def]
     STAGES: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """A block of the matrix's rows times x (m, K): (BLOCK, ROWS) in fp32.
+    """A block of the matrix's rows times x (m, K), over the steps from low to high: (BLOCK, ROWS) in fp32.
 
     A step takes PARTS times COLUMNS columns, each part on warps of its own; of int4 COLUMNS is 128, a group.
     """
@@ -86,7 +92,7 @@ def multiplied(  # type: ignore[no-untyped-def]
         w_at = w_ptr + (part.to(tl.int64) * n + long) * WORDS + tl.arange(0, WORDS)[None, None, :]
         w_step = n.to(tl.int64) * (PARTS * WORDS)
         scale_at = scale_ptr + part * n + channel[None, :, None]
-        scale = _scales(scale_at, part, is_channel, n, 0, K, PARTS)
+        scale = _scales(scale_at, part, is_channel, n, low, K, PARTS)
     else:
         w_at = w_ptr + long * K + part * COLUMNS + place
         w_step = PARTS * COLUMNS
@@ -94,8 +100,7 @@ def multiplied(  # type: ignore[no-untyped-def]
     x_at = x_ptr + row * K + column
     size: tl.constexpr = (BLOCK, ROWS) if PARTS == 1 else (PARTS, BLOCK, ROWS)
     acc = tl.zeros(size, tl.float32)
-    STEPS: tl.constexpr = tl.cdiv(K, PARTS * COLUMNS)
-    for step in tl.range(0, STEPS, num_stages=STAGES):
+    for step in tl.range(low, high, num_stages=STAGES):
         first = step * (PARTS * COLUMNS)
         x = tl.load(x_at + first, mask=(row < m) & (first + column < K), other=0.0)
         if FORMAT == INT4:
