@@ -21,7 +21,7 @@ from decode_speed import Report, copy_bytes_per_s, graph_of, step_bytes
 from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.drafts import NGrams
-from peakward.lab.inference.fused_step import FusedDecoder, FusedStep
+from peakward.lab.inference.fused_step import FusedDecoder, FusedDecoding, FusedStep
 from peakward.lab.inference.generate import text_of
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.sequences import ContiguousCache, QuantizedCache, SequenceCache
@@ -107,8 +107,9 @@ def replayed(graph: torch.cuda.CUDAGraph) -> Callable[[int], None]:
 def fused(
     report: Report, model: decoder.Decoder, weights: str, positions: int, bandwidth: float
 ) -> None:
-    """Steps around `positions`, in turns: the loop on modules, the loop on the fused step, and the fused step
-    alone at the same position, in a cache of just these positions and in one as large as the loop's."""
+    """Steps around `positions`, in turns: the loop on modules, the loop on the fused step whose tokens torch
+    chooses, that with the choice in the step, and the fused step alone at the same position, in a cache of
+    just these positions and in one as large as the loop's."""
     shape, n_new = model.shape, (ROUNDS + 1) * SPAN
     n_prompt = positions - n_new // 2
     prompt = prompt_of(model, n_prompt, 0)
@@ -119,13 +120,16 @@ def fused(
             attention="flash-decode",
         )  # fmt: skip
 
-    loops = {}
-    for name in ("loop on modules", "loop on the fused step"):
-        held = cache(positions + n_new)
-        stepped = model if name.endswith("modules") else FusedDecoder(model, held)
-        loops[name] = Decoding(stepped, held, by=Sampling(), most_new_tokens=n_new + 1)
+    how: dict[str, Any] = {"by": Sampling(), "most_new_tokens": n_new + 1}
+    held, fused_held, chosen_held = (cache(positions + n_new) for _ in range(3))
+    loops = {
+        "loop on modules": Decoding(model, held, **how),
+        "loop on the fused step": Decoding(FusedDecoder(model, fused_held), fused_held, **how),
+        "loop with the choice in the step": FusedDecoding(model, chosen_held, **how),
+    }
+    for name, decoding in loops.items():
         began = perf_counter()
-        loops[name].prepare(n_prompt + 1, n_prompt + n_new + 1)
+        decoding.prepare(n_prompt + 1, n_prompt + n_new + 1)
         report.add(part="fused", model=shape.name, prepared=name, prepare_s=perf_counter() - began)
     prefill_s = []
     for each in range(PROMPTS):
@@ -152,7 +156,7 @@ def fused(
         for name in list(ways) if turn % 2 else list(ways)[::-1]:
             times[name].append(span_s(ways[name], SPAN))
     texts = [text_of(each.text(0).tolist()) for each in loops.values()]
-    alike = [one == other for one, other in zip(*texts, strict=True)]
+    alike = [one == other for one, other in zip(*texts[:2], strict=True)]
     for name, found in times.items():
         step_s = median(found[1:])
         report.add(
@@ -162,7 +166,7 @@ def fused(
         )  # fmt: skip
     report.add(
         part="fused", model=shape.name, weights=weights, prompt_tokens=n_prompt,
-        prefill_s=median(prefill_s[2:]), graphs=[each.n_captured for each in loops.values()],
+        prefill_s=median(prefill_s[len(loops) :]), graphs=[each.n_captured for each in loops.values()],
         n_new=len(alike), n_alike_first=([*alike, False]).index(False),
     )  # fmt: skip
 

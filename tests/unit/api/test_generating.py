@@ -128,27 +128,29 @@ def test_the_step_that_ran_is_told_and_why_no_other(model):
     assert (found.decode_step, found.not_fused) == ("separate", reason)
     assert (asked.decode_step, asked.not_fused) == ("separate", None)
     assert f"separate operators: {reason}" in pw.markdown(found)
-    assert (
-        made(model, guesses=2).not_fused
-        == "decode-step fused makes one token at a time, got 2 guesses"
+    assert made(model, guesses=16).not_fused == (
+        "decode-step fused takes at most 16 tokens at once (each prompt's next one and its guesses), got 17"
     )
-    with pytest.raises(pw.PeakwardError, match="makes one token at a time"):
-        made(model, guesses=2, decode_step="fused")
+    with pytest.raises(pw.PeakwardError, match="takes at most 16 tokens at once"):
+        made(model, guesses=16, decode_step="fused")
 
 
 def test_what_the_fused_step_is_taken_for():
     shape = presets.model("small")
 
-    def told(capability=(9, 0), cuda="12.8", n_rows=1, **changes):
+    def told(capability=(9, 0), cuda="12.8", n_rows=1, guesses=0, **changes):
         here = replace(probe.environment("cpu"), device_type="cuda", cuda=cuda)
         machine = Machine(environment=here, compute_capability=capability, has_compiler=True)
-        return generating.not_fused(machine, replace(shape, **changes), n_rows=n_rows, guesses=0)
+        shaped = replace(shape, **changes)
+        return generating.not_fused(machine, shaped, n_rows=n_rows, guesses=guesses)
 
     assert told() is None
     assert told(tied_head=True, n_kv_heads=3, qkv_bias=True, d_model=576) is None
     assert told(capability=(8, 0)) == "decode-step fused needs compute capability 9.0, got 8.0"
     assert told(cuda=None) == "decode-step fused needs a GPU by NVIDIA"
-    assert "needs a batch of at most 1" in told(n_rows=2)
+    assert told(n_rows=16) is told(n_rows=4, guesses=3) is None
+    assert "at most 16 tokens at once" in told(n_rows=17)
+    assert "at most 16 tokens at once" in told(n_rows=4, guesses=4)
     assert "needs no window, got 64" in told(window=64)
     assert "needs a d_model of at most 4096" in told(d_model=8192)
 
@@ -159,9 +161,10 @@ def test_the_fused_step_makes_the_text_of_a_real_file(model, monkeypatch):
     if torch.cuda.is_available():
         pytest.skip("tests/gpu has it compiled")
     monkeypatch.setattr(generating, "not_fused", lambda *_, **__: None)
-    found, plain = (made(model, decode_step=each) for each in ("auto", "separate"))
-    assert (found.decode_step, found.not_fused) == ("fused", None)
-    assert found.continuations == plain.continuations
+    for how in ({}, {"guesses": 2}, {"guesses": 2, "draft": "skip:1"}):
+        found, plain = (made(model, decode_step=each, **how) for each in ("auto", "separate"))
+        assert (found.decode_step, found.not_fused) == ("fused", None)
+        assert found.continuations == plain.continuations
     assert "fused, in five kernels a layer" in pw.markdown(found)
 
 

@@ -33,13 +33,15 @@ def case(*, device="cpu", batch_size=1, **configuration):
     )
 
 
+@pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("change", [{}, {"n_kv_heads": 4, "qkv_bias": True, "tied_head": True}])
-def test_it_computes_what_separate_operators_do(change):
+def test_it_computes_what_separate_operators_do(change, n):
     if torch.cuda.is_available():
         pytest.skip("tests/gpu has it compiled")
     shape = msgspec.structs.replace(SHAPE, **change)
     base, fused = (
-        msgspec.structs.replace(each, model=shape) for each in (case(), case(more=FUSED))
+        msgspec.structs.replace(each, model=shape)
+        for each in (case(batch_size=n), case(batch_size=n, more=FUSED))
     )
     found = verify(base, fused, "reordered")
     assert found.verdict == "holds", found

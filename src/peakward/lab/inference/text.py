@@ -6,6 +6,7 @@ from time import perf_counter
 from typing import Any, Literal, get_args
 
 import torch
+from torch import nn
 
 from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.drafts import ModelDraft, NGrams, without_blocks
@@ -16,6 +17,7 @@ from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.inference.serving import Request, Served, serve
 from peakward.lab.inference.speculation import Speculation
 from peakward.lab.models.decoder import Decoder
+from peakward.levers.decode_step import model_obstacle
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.generation import (
     AskedStep,
@@ -229,7 +231,7 @@ def decoding_of(
 
     Args:
         draft: as `draft_of` gives it, for guesses above 0.
-        step: fused for one prompt without guesses alone.
+        step: fused for up to 16 tokens at once, of all prompts and their guesses.
     """
     weights = found.model.embedding.weight
     device = weights.device
@@ -244,16 +246,25 @@ def decoding_of(
             attention=ATTENTION[device.type],
         )
 
-    of_text: dict[str, Any] = {"by": by, "most_new_tokens": n, "ends": found.ends}
-    if step == "fused":
+    def stepped(model: Decoder) -> tuple[nn.Module, ContiguousCache]:
+        """A model that makes its passes so, and its cache. A draft that the kernels do not take goes through
+        its modules: the step that was asked for is the model's."""
+        held = cache(model)
+        if step == "separate" or model_obstacle(model.shape, "dense") is not None:
+            return model, held
         from peakward.lab.inference.fused_step import FusedDecoder
 
-        held = cache(found.model)
-        return Decoding(FusedDecoder(found.model, held), held, **of_text)
-    if not guesses:
-        return Decoding(found.model, cache(found.model), **of_text)
-    drafter = NGrams() if draft is None else ModelDraft(draft, cache(draft))
-    return Speculation(found.model, cache(found.model), drafter, n_guessed=guesses, **of_text)
+        return FusedDecoder(model, held), held
+
+    of_text: dict[str, Any] = {"by": by, "most_new_tokens": n, "ends": found.ends}
+    if guesses:
+        drafter = NGrams() if draft is None else ModelDraft(*stepped(draft))
+        return Speculation(*stepped(found.model), drafter, n_guessed=guesses, **of_text)
+    if step == "fused":
+        from peakward.lab.inference.fused_step import FusedDecoding
+
+        return FusedDecoding(found.model, cache(found.model), **of_text)
+    return Decoding(found.model, cache(found.model), **of_text)
 
 
 DIGITS = 12

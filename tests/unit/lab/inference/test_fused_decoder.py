@@ -5,8 +5,10 @@ import torch
 
 from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.inference.decoding import Decoding
+from peakward.lab.inference.drafts import ModelDraft, NGrams
 from peakward.lab.inference.generate import generate
 from peakward.lab.inference.sequences import ContiguousCache, QuantizedCache
+from peakward.lab.inference.speculation import Speculation
 from peakward.lab.models import decoder
 from peakward.lab.models.layers import QuantisedLinear
 from peakward.records.errors import PeakwardError
@@ -14,7 +16,7 @@ from peakward.records.generation import Sampling
 from tiers import in_full
 
 pytest.importorskip("triton")
-from peakward.lab.inference.fused_step import FusedDecoder
+from peakward.lab.inference.fused_step import FusedDecoder, FusedDecoding, FusedStep
 
 N_NEW, CAPACITY = 4, 20
 PROMPTS = ([5, 9, 2, 7], [31])
@@ -51,14 +53,16 @@ def cache_of(model, kind=ContiguousCache, n_rows=1, **stored):
     return kind(model.shape, n_rows=n_rows, capacity=CAPACITY, device="cpu", dtype=dtype, **stored)
 
 
-def loops(model):
-    """The loop on modules and the loop on fused steps, each with a cache of its own."""
-    found = []
-    for fused in (False, True):
-        cache = cache_of(model)
-        stepped = FusedDecoder(model, cache) if fused else model
-        found.append(Decoding(stepped, cache, by=Sampling(), most_new_tokens=N_NEW))
-    return found
+def loops(model, n_rows=1, **how):
+    """The loop on modules, that on fused steps and that with the choice in them, each with a cache of its
+    own."""
+    how = {"by": Sampling(), "most_new_tokens": N_NEW} | how
+    caches = [cache_of(model, n_rows=n_rows) for _ in range(3)]
+    return [
+        Decoding(model, caches[0], **how),
+        Decoding(FusedDecoder(model, caches[1]), caches[1], **how),
+        FusedDecoding(model, caches[2], **how),
+    ]
 
 
 @pytest.mark.parametrize("name", [*list(MODELS)[:1], *in_full(list(MODELS)[1:])])
@@ -66,22 +70,80 @@ def test_texts_of_one_loop_are_those_of_the_other(name, make):
     """One after the other in the same row, so that a position that stayed behind would show; and so are the
     keys and values that both leave."""
     model = make(**MODELS[name])
-    plain, fused = loops(model)
+    made = loops(model)
     for prompt in PROMPTS if "weights" not in MODELS[name] else PROMPTS[1:]:
-        texts = [generate(each, [prompt]).tokens for each in (plain, fused)]
-        assert texts[0] == texts[1]
+        texts = [generate(each, [prompt]).tokens for each in made]
+        assert texts[0] == texts[1] == texts[2]
         assert len(set(texts[0][0])) > 1
     n = len(PROMPTS[-1]) + N_NEW - 1
     for name in ("keys", "values"):
-        exact, found = (getattr(each.cache, name) for each in (plain, fused))
-        torch.testing.assert_close(found[..., :n, :], exact[..., :n, :], rtol=1e-3, atol=1e-3)
-        assert not found[..., CAPACITY // 2 :, :].any()
+        exact, *others = (getattr(each.cache, name) for each in made)
+        for found in others:
+            torch.testing.assert_close(found[..., :n, :], exact[..., :n, :], rtol=1e-3, atol=1e-3)
+            assert not found[..., CAPACITY // 2 :, :].any()
+
+
+@pytest.mark.parametrize("name", [*list(MODELS)[:1], *in_full(list(MODELS)[1:])])
+def test_texts_of_several_rows_are_those_of_the_modules(name, make):
+    """Prompts of other lengths in each row, so that a row at another's position would show."""
+    texts = [generate(each, PROMPTS).tokens for each in loops(make(**MODELS[name]), n_rows=2)]
+    assert texts[0] == texts[1] == texts[2]
+    assert texts[0][0] != texts[0][1]
+
+
+@torch.inference_mode()
+def test_a_text_ends_in_the_step_as_it_does_behind_it(make):
+    """By a token that ends it, or full; what a row writes behind its end is no part of its text, and another
+    row goes on."""
+    model = make(**MODELS["as real ones"])
+    texts = generate(loops(model, n_rows=2)[0], PROMPTS).tokens
+    ends = frozenset({texts[0][1], 63})
+    made = loops(model, n_rows=2, ends=ends)[::2]
+    for decoding in made:
+        for row, prompt in enumerate(PROMPTS):
+            decoding.admit(row, prompt, N_NEW - row, row)
+        decoding.run(N_NEW + 1)
+    for row in range(2):
+        assert made[0].text(row).tolist()[-1] == made[1].text(row).tolist()[-1]
+        n = int(made[0].text(row)[-1])
+        assert made[0].text(row)[:n].tolist() == made[1].text(row)[:n].tolist()
+    assert int(made[1].text(0)[-1]) == 2
+    for name in ("_made", "_ended", "_ids"):
+        assert torch.equal(getattr(made[0], name), getattr(made[1], name))
+    assert torch.equal(made[0].cache.held, made[1].cache.held)
+
+
+def test_drawn_texts_are_those_of_the_modules(make):
+    by = Sampling(temperature=0.7, top_k=20, seed=3)
+    plain, _, fused = loops(make(**MODELS["as real ones"]), by=by)
+    assert generate(plain, [PROMPTS[0]]).tokens == generate(fused, [PROMPTS[0]]).tokens
+
+
+@pytest.mark.parametrize("n_rows", [1, 2])
+@pytest.mark.parametrize("drafting", ["n-grams", "a model"])
+def test_guesses_are_checked_by_one_fused_step(drafting, n_rows, make):
+    """The texts are those of the loop without guesses; the draft's own passes, of two tokens and of one, are
+    fused too."""
+    model, draft = make(**MODELS["as real ones"]), make(n_layers=1)
+    prompts = ([5, 9, 2, 5, 9, 2, 5], [31, 31, 31])[:n_rows]
+    plain = Decoding(model, cache_of(model, n_rows=n_rows), by=Sampling(), most_new_tokens=N_NEW)
+    held, of_draft = (cache_of(each, n_rows=n_rows) for each in (model, draft))
+    drafter = (
+        NGrams() if drafting == "n-grams" else ModelDraft(FusedDecoder(draft, of_draft), of_draft)
+    )
+    guessing = Speculation(
+        FusedDecoder(model, held), held, drafter, n_guessed=2, by=Sampling(), most_new_tokens=N_NEW
+    )
+    exact, passes = generate(plain, prompts).tokens, []
+    model.register_forward_hook(lambda module, given, made: passes.append(made.shape))
+    assert generate(guessing, prompts).tokens == exact
+    assert len(passes) == n_rows  # Prompts alone.
 
 
 @torch.inference_mode()
 def test_prompts_go_through_the_modules(make):
-    logits = [each.cache.prefill(each.model, 0, PROMPTS[0]) for each in loops(make())]
-    assert torch.equal(*logits)
+    one, *others = (each.cache.prefill(each.model, 0, PROMPTS[0]) for each in loops(make()))
+    assert all(torch.equal(one, other) for other in others)
 
 
 @torch.inference_mode()
@@ -97,12 +159,26 @@ def test_in_16_bits_no_choice_is_further_off_than_the_noise(make):
         assert float((exact.amax(-1) - taken).max()) <= 4 * float((rounded - exact).abs().max())
 
 
+@torch.inference_mode()
+def test_programs_that_share_columns_leave_nothing_behind(make):
+    """A second step makes what the first one did, and so does one by the rule, which shares none here."""
+    model = make()
+    cache, ids, position = cache_of(model, n_rows=2), torch.tensor([5, 9]), torch.tensor([3, 0])
+    keys, values = list(cache.keys), list(cache.values)
+    plain = FusedStep(model, keys, values)
+    cut = plain.cuts.out._replace(block=16, columns=16, parts=1, splits=2)
+    split = FusedStep(model, keys, values, plain.cuts._replace(out=cut, down=cut))
+    first, second = split(ids, position), split(ids, position)
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first, plain(ids, position), rtol=1e-4, atol=1e-5)
+
+
 def test_refusals(make):
     with pytest.raises(PeakwardError, match="decode-step fused needs no window, got 5"):
         model = make(window=5)
         FusedDecoder(model, cache_of(model))
     model = make()
-    with pytest.raises(PeakwardError, match="expected a cache of one row, got 2"):
-        FusedDecoder(model, cache_of(model, n_rows=2))
+    with pytest.raises(PeakwardError, match="at most 16 new tokens in a step, got 17"):
+        FusedDecoder(model, cache_of(model, n_rows=17))
     with pytest.raises(PeakwardError, match="the model's type, without gaps"):
         FusedDecoder(model, cache_of(model, QuantizedCache, stored=torch.int8))

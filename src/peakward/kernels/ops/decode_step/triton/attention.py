@@ -23,9 +23,10 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     then_bytes,
     capacity,
     scale_log2,
+    NEW: tl.constexpr,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
-    GROUP_PADDED: tl.constexpr,
+    MEMBERS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -35,16 +36,18 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     DEPENDENT: tl.constexpr,
     NATIVE: tl.constexpr,
 ):
-    """GROUP queries that share keys, to one of SPLITS pieces of them: parts (rows, KV_HEADS, SPLITS, GROUP,
-    HEAD_DIM) and the logarithms of their shares (…, GROUP), in fp32. The program that arrives last joins
-    them into out (rows, heads, HEAD_DIM), in the order of the pieces, and sets its count back to 0.
+    """The queries that share keys, of GROUP heads of each of the NEW tokens of a sequence, to one of SPLITS
+    pieces of them: parts (sequences, KV_HEADS, SPLITS, NEW · GROUP, HEAD_DIM) and the logarithms of their
+    shares (…, NEW · GROUP), in fp32. The program that arrives last joins them into out (rows, heads,
+    HEAD_DIM), in the order of the pieces, and sets its count back to 0. The first new token stands at the
+    sequence's position, and each sees those before it.
 
-    The position is not the chain's work: it may be read before the wait.
+    The position is not the layers' work: it may be read before the wait.
     """
     launch_the_next(DEPENDENT)
     pair = tl.program_id(0)
     split = tl.program_id(1)
-    length = tl.load(position_ptr + pair // KV_HEADS).to(tl.int32) + 1
+    length = tl.load(position_ptr + pair // KV_HEADS).to(tl.int32) + NEW
     # In whole sixteens, not blocks: a length just above a multiple of them leaves no piece without work.
     chunk = tl.cdiv(tl.cdiv(length, SPLITS), 16) * 16
     low = split * chunk
@@ -54,6 +57,7 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     if AHEAD and NATIVE:
         brought = low + tl.arange(0, 32 * WARPS) * 8
         n_bytes = tl.minimum(tl.maximum(high - brought, 0), 8) * (HEAD_DIM * ITEM)
+        n_bytes = tl.where(brought < low + AHEAD, n_bytes, 0)
         bring(k_ptr + cache + brought * HEAD_DIM, n_bytes)
         bring(v_ptr + cache + brought * HEAD_DIM, n_bytes)
         program = pair + tl.num_programs(0) * split
@@ -61,15 +65,20 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
         bring_next(then_ptr, then_parts, then_stride, then_bytes, program, n_programs, 32 * WARPS)
     wait_for_the_one_before(DEPENDENT)
 
-    member = tl.arange(0, GROUP_PADDED)
+    member = tl.arange(0, MEMBERS)
     dim = tl.arange(0, BLOCK_DIM)
     is_dim = (dim < HEAD_DIM)[None, :]
-    within = (member < GROUP)[:, None] & is_dim
-    q_rows = (pair * GROUP + member)[:, None] * HEAD_DIM + dim[None, :]
+    is_member = member < NEW * GROUP
+    within = is_member[:, None] & is_dim
+    # The head of a query among those of its row, and its row.
+    head = pair % KV_HEADS * GROUP + member % GROUP
+    row = pair // KV_HEADS * NEW + member // GROUP
+    q_rows = (row * (KV_HEADS * GROUP) + head)[:, None] * HEAD_DIM + dim[None, :]
+    own = length - NEW + member // GROUP
     q = tl.load(q_ptr + q_rows, mask=within, other=0.0, cache_modifier=".cg")
-    acc = tl.zeros((GROUP_PADDED, BLOCK_DIM), tl.float32)
-    largest = tl.full((GROUP_PADDED,), float("-inf"), tl.float32)
-    total = tl.zeros((GROUP_PADDED,), tl.float32)
+    acc = tl.zeros((MEMBERS, BLOCK_DIM), tl.float32)
+    largest = tl.full((MEMBERS,), float("-inf"), tl.float32)
+    total = tl.zeros((MEMBERS,), tl.float32)
     for start in range(low, high, BLOCK):
         position = start + tl.arange(0, BLOCK)
         is_held = position < high
@@ -78,10 +87,15 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
         k = tl.load(k_ptr + at, mask=there, other=0.0, cache_modifier=".cg")
         v = tl.load(v_ptr + at, mask=there, other=0.0, cache_modifier=".cg")
         score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
-        score = tl.where(is_held[None, :], score, float("-inf"))
+        seen = is_held[None, :]
+        if NEW > 1:
+            seen = seen & (position[None, :] <= own[:, None])
+        score = tl.where(seen, score, float("-inf"))
         raised = tl.maximum(largest, tl.max(score, 1))
-        weight = tl.exp2(score - raised[:, None])
-        shrink = tl.exp2(largest - raised)
+        # Where a token sees nothing of a piece: minus infinity less itself would be NaN.
+        shift = tl.where(raised == float("-inf"), 0.0, raised) if NEW > 1 else raised
+        weight = tl.exp2(score - shift[:, None])
+        shrink = tl.exp2(largest - shift)
         total = total * shrink + tl.sum(weight, 1)
         largest = raised
         acc = tl.dot(weight.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
@@ -89,36 +103,35 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     if SPLITS == 1:
         tl.store(out, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=within)
     else:
-        is_member = member < GROUP
-        own = (pair * SPLITS + split) * GROUP + member
-        tl.store(parts_ptr + own[:, None] * HEAD_DIM + dim[None, :], acc, mask=within)
-        tl.store(shares_ptr + 2 * own, largest, mask=is_member)
-        tl.store(shares_ptr + 2 * own + 1, total, mask=is_member)
+        slot = (pair * SPLITS + split) * (NEW * GROUP) + member
+        tl.store(parts_ptr + slot[:, None] * HEAD_DIM + dim[None, :], acc, mask=within)
+        tl.store(shares_ptr + 2 * slot, largest, mask=is_member)
+        tl.store(shares_ptr + 2 * slot + 1, total, mask=is_member)
         # All threads' stores come before the count, and the count before all threads' loads.
         tl.debug_barrier()
         n_before = tl.atomic_add(arrived_ptr + pair, 1, sem="acq_rel")
         if n_before == SPLITS - 1:
             tl.debug_barrier()
             tl.store(arrived_ptr + pair, 0)
-            top = tl.full((GROUP_PADDED,), float("-inf"), tl.float32)
+            top = tl.full((MEMBERS,), float("-inf"), tl.float32)
             for piece in tl.static_range(SPLITS):
-                own = (pair * SPLITS + piece) * GROUP + member
+                slot = (pair * SPLITS + piece) * (NEW * GROUP) + member
                 share = tl.load(
-                    shares_ptr + 2 * own, mask=is_member, other=0.0, cache_modifier=".cg"
+                    shares_ptr + 2 * slot, mask=is_member, other=0.0, cache_modifier=".cg"
                 )
                 top = tl.maximum(top, share)
-            acc = tl.zeros((GROUP_PADDED, BLOCK_DIM), tl.float32)
-            whole = tl.zeros((GROUP_PADDED,), tl.float32)
+            acc = tl.zeros((MEMBERS, BLOCK_DIM), tl.float32)
+            whole = tl.zeros((MEMBERS,), tl.float32)
             for piece in tl.static_range(SPLITS):
-                own = (pair * SPLITS + piece) * GROUP + member
+                slot = (pair * SPLITS + piece) * (NEW * GROUP) + member
                 share = tl.load(
-                    shares_ptr + 2 * own, mask=is_member, other=0.0, cache_modifier=".cg"
+                    shares_ptr + 2 * slot, mask=is_member, other=0.0, cache_modifier=".cg"
                 )
                 share = tl.exp2(share - top)
                 part = tl.load(
-                    shares_ptr + 2 * own + 1, mask=is_member, other=1.0, cache_modifier=".cg"
+                    shares_ptr + 2 * slot + 1, mask=is_member, other=1.0, cache_modifier=".cg"
                 )
                 whole += share * part
-                parts = parts_ptr + own[:, None] * HEAD_DIM + dim[None, :]
+                parts = parts_ptr + slot[:, None] * HEAD_DIM + dim[None, :]
                 acc += share[:, None] * tl.load(parts, mask=within, other=0.0, cache_modifier=".cg")
             tl.store(out, (acc / whole[:, None]).to(out_ptr.dtype.element_ty), mask=within)

@@ -4,7 +4,8 @@ Why that is safe: every program of every kernel waits before it reads or writes 
 wrote, and the wait ends when all programs of the kernel before have ended and their writes are visible. A
 program ends only after its own wait. So behind its wait a kernel finds all earlier kernels complete, and
 none of them can still read what it writes. Before the wait only weights, positions and addresses are
-touched, which no kernel of the chain writes; a prefetch into the L2 reads nothing.
+touched, which no kernel writes but the last one, and the first waits in full for that; a prefetch into the
+L2 reads nothing.
 """
 
 import math
@@ -16,6 +17,7 @@ from torch import Tensor
 from triton import knobs
 
 from peakward.kernels.ops.decode_step.triton.attention import decode_step_attention
+from peakward.kernels.ops.decode_step.triton.chosen import decode_step_chosen
 from peakward.kernels.ops.decode_step.triton.products import (
     decode_step_embedded,
     decode_step_gated,
@@ -56,6 +58,25 @@ class Matrix(NamedTuple):
     def words(self) -> Tensor:
         """The elements as words of 32 bits."""
         return self.stored.view(torch.int32)
+
+
+class Texts(NamedTuple):
+    """The texts in a loop's rows, all on the device and changed in place."""
+
+    ids: Tensor
+    """(rows, 1) of int64: the newest token of each."""
+    held: Tensor
+    """(rows,) of int64: the tokens of each that the cache holds."""
+    out: Tensor
+    """(rows, places) of int64: the new tokens."""
+    made: Tensor
+    """(rows,) of int64: how many there are of these."""
+    most: Tensor
+    """(rows,) of int64: how many there will be at most."""
+    ended: Tensor
+    """(rows,) of bool."""
+    ends: Tensor
+    """Tokens that end a text, of int64."""
 
 
 class Then(NamedTuple):
@@ -168,7 +189,10 @@ def product(
     cut: Cut,
     n_programs: int,
 ) -> None:
-    """x (1, k), or with a gain its norm, times the transposed matrix: into out (1, n), or added to it."""
+    """x (1, k), or with a gain its norm, times the transposed matrix: into out (1, n), or added to it.
+
+    Into an out of int64, (1, programs), go the largest keys of each program's elements instead (see
+    `chosen`)."""
     launch(
         decode_step_product,
         (min(n_programs, triton.cdiv(matrix.n, cut.block)),),
@@ -182,6 +206,7 @@ def product(
         eps,
         NORMED=gain is not None,
         ADDS=adds,
+        CHOOSES=out.dtype == torch.int64,
         **_sizes(matrix, cut),
     )
 
@@ -199,14 +224,23 @@ def attention(
     then: Then,
     split: Split,
 ) -> None:
-    """Attention from q (m, heads, head_dim) to the positions up to `position` (m,), into out (m, heads,
-    head_dim). See the kernel for parts, shares and arrived, of which the last holds zeros."""
-    kv_heads, head_dim = k.shape[1], k.shape[3]
-    group = q.shape[1] // kv_heads
+    """Attention from q (m, heads, head_dim) to caches (sequences, kv_heads, capacity, head_dim), into out
+    (m, heads, head_dim).
+
+    The m / sequences rows of a sequence are new tokens beside one another, the first at its `position`
+    (sequences,); each sees the positions up to its own. See the kernel for parts, shares and arrived, of
+    which the last holds zeros."""
+    n_sequences, kv_heads, capacity, head_dim = k.shape
+    group, new = q.shape[1] // kv_heads, len(q) // n_sequences
+    members = max(16, triton.next_power_of_2(new * group))
+    if (
+        members >= 64
+    ):  # In four warps, or in blocks of 128 positions, they take more registers than there are.
+        split = split._replace(warps=max(8, split.warps), block=min(64, split.block))
     native = not knobs.runtime.interpret
     launch(
         decode_step_attention,
-        (len(q) * kv_heads, split.splits),
+        (n_sequences * kv_heads, split.splits),
         q,
         k,
         v,
@@ -216,11 +250,12 @@ def attention(
         arrived,
         out,
         *then,
-        k.shape[2],
+        capacity,
         LOG2_E / math.sqrt(head_dim),
+        NEW=new,
         KV_HEADS=kv_heads,
         GROUP=group,
-        GROUP_PADDED=max(16, triton.next_power_of_2(group)),
+        MEMBERS=members,
         HEAD_DIM=head_dim,
         BLOCK_DIM=max(16, triton.next_power_of_2(head_dim)),
         BLOCK=split.block,
@@ -248,6 +283,25 @@ def embedded(ids: Tensor, table: Tensor, out: Tensor) -> None:
         BLOCK=block,
         DEPENDENT=dependent()["DEPENDENT"],
         num_warps=4,
+    )
+
+
+def chosen(keys: Tensor, texts: Texts) -> None:
+    """The next token of each row by the keys (rows, n) of its logits: the likeliest, and of equal ones the
+    lowest, as torch.argmax has it. A row that has ended writes behind its text, and stays."""
+    m, n = keys.shape
+    launch(
+        decode_step_chosen,
+        (m,),
+        keys,
+        *texts,
+        n,
+        texts.out.stride(0),
+        len(texts.ends),
+        KEYS=triton.next_power_of_2(n),
+        ENDS=triton.next_power_of_2(max(1, len(texts.ends))),
+        num_warps=4,
+        **dependent(),
     )
 
 

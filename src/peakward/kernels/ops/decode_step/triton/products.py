@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from peakward.kernels.ops.decode_step.triton.chosen import LEAST, key_of
 from peakward.kernels.ops.decode_step.triton.held import bits_of, held
 from peakward.kernels.ops.decode_step.triton.stored import THEN, bring_next, prefetch, row_of
 from peakward.kernels.ops.decode_step.triton.summed import first_tiles, summed
@@ -220,6 +221,7 @@ def decode_step_product(  # type: ignore[no-untyped-def]
     PER_WORD: tl.constexpr,
     NORMED: tl.constexpr,
     ADDS: tl.constexpr,
+    CHOOSES: tl.constexpr,
     BLOCK: tl.constexpr,
     LANES: tl.constexpr,
     CHUNKS: tl.constexpr,
@@ -229,7 +231,8 @@ def decode_step_product(  # type: ignore[no-untyped-def]
     DEPENDENT: tl.constexpr,
     NATIVE: tl.constexpr,
 ):
-    """A product (n,), of the norm of x where NORMED; ADDS: added to what out holds, the residual."""
+    """A product (n,), of the norm of x where NORMED; ADDS: added to what out holds, the residual. CHOOSES:
+    out (programs,) takes the largest key (see `chosen`) of each program's part of the product instead."""
     launch_the_next(DEPENDENT)
     step = tl.num_programs(0)
     n_blocks = tl.cdiv(n, BLOCK)
@@ -255,6 +258,7 @@ def decode_step_product(  # type: ignore[no-untyped-def]
     gains = bits_of(gain_ptr, K, PER_WORD, LANES, CHUNKS) if NORMED else ()
     wait_for_the_one_before(DEPENDENT)
     x, factor = held(x_ptr, gains, type_, eps, K, FORMAT, PER_WORD, LANES, CHUNKS, NORMED)
+    best = tl.full((BLOCK,), LEAST, tl.int64)
     for block in range(tl.program_id(0), n_blocks, step):
         column = block * BLOCK + tl.arange(0, BLOCK)
         out = out_ptr + column
@@ -278,9 +282,16 @@ def decode_step_product(  # type: ignore[no-untyped-def]
             x_ptr.dtype.element_ty, K, FORMAT, PER_WORD, LANES,
             CHUNKS, DEPTH, BLOCK, 0, NATIVE,
         )  # fmt: skip
-        if ADDS:
-            total += residual
-        tl.store(out, total.to(out_ptr.dtype.element_ty), mask=inside)
+        if CHOOSES:
+            # Of logits as they would be stored, so that equal ones are those that are equal there.
+            key = key_of(total.to(type_).to(tl.float32), column)
+            best = tl.maximum(best, tl.where(inside, key, LEAST))
+        else:
+            if ADDS:
+                total += residual
+            tl.store(out, total.to(out_ptr.dtype.element_ty), mask=inside)
+    if CHOOSES:
+        tl.store(out_ptr + tl.program_id(0), tl.max(best, 0))
 
 
 @triton.jit

@@ -26,6 +26,29 @@ class Cut(NamedTuple):
         return triton.cdiv(k, 4 * self.lanes * per_word)
 
 
+class RowsCut(NamedTuple):
+    """The sizes of a product's launch for several rows of activations."""
+
+    block: int
+    """Rows of the matrix that a program takes, a power of two; it takes no others behind them."""
+    columns: int
+    """Columns of a part of the program's warps at once; 128 of int4."""
+    parts: int = 1
+    """Parts of a program's warps, each with columns of its own: at most as many as warps."""
+    stages: int = 4
+    """Steps of columns on their way to shared memory, the one that is multiplied among them."""
+    warps: int = 4
+    ahead: int = 4
+    """Steps of columns that are brought into the L2 before the wait."""
+    splits: int = 1
+    """Programs that share the columns of a block, of the products that a residual is added to."""
+
+    @property
+    def step(self) -> int:
+        """Columns of all parts."""
+        return self.columns * self.parts
+
+
 class Split(NamedTuple):
     """The sizes of attention's launch."""
 
@@ -33,7 +56,12 @@ class Split(NamedTuple):
     block: int = 64
     warps: int = 4
     stages: int = 1
-    ahead: int = 1
+    ahead: int = 1024
+    """Positions of a piece that are brought into the L2 before the wait."""
+
+
+POSITIONS_AHEAD = 1 << 16
+"""The most positions that all programs of attention bring into the L2: 16 MiB at a head_dim of 64."""
 
 
 class _Widths(NamedTuple):
@@ -77,6 +105,24 @@ def cut_for(*, n: int, k: int, per_word: int) -> Cut:
     return cut._replace(depth=min(cut.depth, cut.chunks(k, per_word)))
 
 
+def rows_cut_for(*, n: int, k: int, per_word: int) -> RowsCut:
+    """The cut of a matrix (n, k) for several rows of activations; `per_word` as in `cut_for`.
+
+    Each program reads all of x. Where the matrix has too few rows to fill a GPU by blocks of many, dense
+    blocks are of few, and of fewer bits their columns are shared: beside 16 rows of int4, 16 of x are four
+    times as many bytes.
+    """
+    columns = {1: 64}.get(per_word, 128)
+    stages = 6 if per_word == 8 else 4
+    if n >= 6000 or k < 4 * columns:
+        return RowsCut(64 if n >= 6000 else 16, columns, stages=stages)
+    if per_word == 8:
+        return RowsCut(64, columns, stages=stages, splits=4)
+    if per_word == 4:
+        return RowsCut(32, columns, parts=2, splits=2)
+    return RowsCut(16, columns // 2, parts=4)
+
+
 def split_for(*, n_pairs: int, capacity: int, n_multiprocessors: int) -> Split:
     """
     Args:
@@ -85,4 +131,5 @@ def split_for(*, n_pairs: int, capacity: int, n_multiprocessors: int) -> Split:
     """
     most = max(1, min(2 * n_multiprocessors // n_pairs, capacity // 64, 32))
     splits = 1 << most.bit_length() - 1
-    return Split(splits=splits, block=128 if capacity // splits > 64 else 64)
+    block = 128 if capacity // splits > 64 else 64
+    return Split(splits=splits, block=block, ahead=POSITIONS_AHEAD // (n_pairs * splits) // 8 * 8)

@@ -1,0 +1,115 @@
+"""Parts of a fused step: the model's weights as its kernels take them, and attention with its room."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from peakward.kernels.ops.decode_step.triton import launch as kernels
+from peakward.kernels.ops.decode_step.triton.launch import Matrix, Then
+from peakward.kernels.ops.decode_step.triton.settings import Split
+from peakward.lab.models.decoder import Block, Decoder, FeedForward
+from peakward.lab.models.layers import QuantisedLinear
+
+
+class Layer(NamedTuple):
+    """One layer's weights, and the keys and values that it holds."""
+
+    attention_gain: Tensor
+    qkv: Matrix
+    qkv_bias: Tensor | None
+    out: Matrix
+    ff_gain: Tensor
+    up: Matrix
+    down: Matrix
+    keys: Tensor
+    values: Tensor
+
+
+class Weights(NamedTuple):
+    """A model's weights, and its cache."""
+
+    table: Tensor
+    layers: list[Layer]
+    gain: Tensor
+    """The gain of the norm before the output layer."""
+    head: Matrix
+    eps: float
+
+
+def weights_of(model: Decoder, keys: Sequence[Tensor], values: Sequence[Tensor]) -> Weights:
+    """The weights of a model that the kernels compute, without copies."""
+    readout = model.readout
+    return Weights(
+        table=model.embedding.weight,
+        layers=[
+            _layer(block, *each)  # type: ignore[arg-type]
+            for block, *each in zip(model.blocks, keys, values, strict=True)
+        ],
+        gain=_gain(readout.norm),
+        head=_matrix(readout.head),
+        eps=model.shape.norm_eps,
+    )
+
+
+class Attention:
+    """Attention of a step's rows to the cache, with the room that it needs."""
+
+    def __init__(self, q: Tensor, keys: Tensor, split: Split) -> None:
+        """
+        Args:
+            q: (rows, heads, head_dim), where queries will be.
+            keys: of a layer, (sequences, kv_heads, capacity, head_dim).
+        """
+        n_sequences, kv_heads, _, head_dim = keys.shape
+        n_queries = q.shape[0] * q.shape[1] // (n_sequences * kv_heads)
+        pieces = (n_sequences * kv_heads, split.splits, n_queries)
+        self._split = split
+        self.q, self.mixed = q, torch.empty_like(q)
+        self._parts = torch.empty(*pieces, head_dim, device=q.device)
+        self._shares = torch.empty(*pieces, 2, device=q.device)
+        self._arrived = torch.zeros(pieces[0], dtype=torch.int32, device=q.device)
+
+    def __call__(self, layer: Layer, position: Tensor, then: Then) -> Tensor:
+        """Values mixed for the queries, (rows, heads · head_dim)."""
+        kernels.attention(
+            self.q,
+            layer.keys,
+            layer.values,
+            position,
+            self._parts,
+            self._shares,
+            self._arrived,
+            self.mixed,
+            then=then,
+            split=self._split,
+        )
+        return self.mixed.flatten(1)
+
+
+def _layer(block: Block, keys: Tensor, values: Tensor) -> Layer:
+    attention, ff = block.attention, block.ff
+    assert isinstance(ff, FeedForward)
+    return Layer(
+        attention_gain=_gain(block.attention_norm),
+        qkv=_matrix(attention.qkv),
+        qkv_bias=attention.qkv.bias,
+        out=_matrix(attention.out),
+        ff_gain=_gain(block.ff_norm),
+        up=_matrix(ff.up),
+        down=_matrix(ff.down),
+        keys=keys,
+        values=values,
+    )
+
+
+def _gain(norm: nn.Module) -> Tensor:
+    assert isinstance(norm.weight, Tensor)
+    return norm.weight
+
+
+def _matrix(linear: nn.Linear) -> Matrix:
+    if isinstance(linear, QuantisedLinear):
+        return Matrix(linear.stored, linear.scale, linear.out_features, linear.in_features)
+    return Matrix(linear.weight, None, linear.out_features, linear.in_features)
