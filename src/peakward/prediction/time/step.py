@@ -11,7 +11,7 @@ from peakward.prediction.operators.op_graph import category, op_graph
 from peakward.prediction.operators.tape import INT32
 from peakward.prediction.time import dispatch
 from peakward.prediction.time.device_model import DeviceModel
-from peakward.prediction.time.errors_seen import ELSEWHERE, FACTORS, interval
+from peakward.prediction.time.errors_seen import DEVICE, HOST, interval
 from peakward.prediction.time.kernels import is_guess
 from peakward.prediction.time.operator_time import OperatorCost, cost
 from peakward.prediction.time.setting import Setting, of_case, of_compiled_module, of_module
@@ -128,7 +128,7 @@ def graph_time(
     bound: Waits = "host" if host_s > device_s else "device"
     step_s = _step_s(phases)
     # A step that the device bounds by little is bound by a slower host.
-    of_host = FACTORS[on.source, "host"] if on.host_is_known else ELSEWHERE
+    of_host = HOST[on.host_is_known]
     least_s, most_s = (_step_s(phases, factor) for factor in of_host)
     guessed = [(op, found) for op, found in timed if is_guess(op, setting, on.compute_capability)]
     guessed_s = sum(op.count * (found.device_s or 0.0) for op, found in guessed)
@@ -136,12 +136,15 @@ def graph_time(
         case=case,
         device=on.name,
         source=on.source,
-        step_s=interval(step_s, on.source, bound, guessed_s, (least_s, most_s)),
+        step_s=interval(
+            step_s, of_host if bound == "host" else DEVICE[on.source], guessed_s, (least_s, most_s)
+        ),
         bound=bound,
         phases=phases,
         operators=_operators(timed),
         never_measured=tuple(sorted({op.name for op, _ in guessed})),
         host_is_known=on.host_is_known,
+        host_call_s=on.call_s,
     )
 
 
