@@ -50,7 +50,8 @@ class KnownValues(TorchDispatchMode):
         self._drawn = WeakIdKeyDictionary()
         """Single numbers between those of `_DRAWN`."""
         self._decided = WeakIdKeyDictionary()
-        """What every such number is, compared. It is drawn on the host, which waits for no GPU to read it."""
+        """The answer of a comparison that every such number gives. It is drawn on the host, which waits for
+        no GPU to read it."""
         self.draws_decide = False
         """Whether one was read. A compiler ends its graph there."""
 
