@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from peakward.kernels.ops.fp8_swiglu.api import fp8_swiglu_network
-from peakward.kernels.ops.gating.api import fused
 from peakward.lab.levers.fp8_layer import in_fp8, keep_scales, scales_of
-from peakward.lab.models.decoder import Decoder, FeedForward
+from peakward.lab.models.decoder import ACTIVATIONS, Decoder, FeedForward
 from peakward.records.case import DeviceType, Precision
 
 AUTOCAST = {"bf16-mixed": torch.bfloat16, "fp8": torch.bfloat16, "fp16-mixed": torch.float16}
@@ -52,14 +51,18 @@ class Fp8FeedForward(FeedForward):
 
 
 def apply_fp8(model: Decoder) -> None:
-    """Turn every linear layer of the blocks into its fp8 form, keeping the parameters, and networks with
-    the fused SwiGLU into theirs."""
+    """Turn every linear layer of the blocks into its fp8 form, keeping the parameters, and SwiGLU networks
+    without biases, which would stand between the products and SwiGLU, into theirs: a step of `2.7B` at
+    8 × 1024 takes 223 ms for 235 with SwiGLU apart from its casts (an H200)."""
     for module in model.blocks.modules():
         if type(module) is nn.Linear:
             turn_to_fp8(module)
-        elif type(module) is FeedForward and module.gated and module.gating is fused:
-            # Biases stand between the products and SwiGLU.
-            module.__class__ = Fp8FeedForward if module.up.bias is None else FeedForward
+        elif type(module) is FeedForward and _is_swiglu(module) and module.up.bias is None:
+            module.__class__ = Fp8FeedForward
+
+
+def _is_swiglu(network: FeedForward) -> bool:
+    return network.gated and network.activation is ACTIVATIONS["silu"]
 
 
 def turn_to_fp8(layer: nn.Linear) -> None:

@@ -186,9 +186,10 @@ def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Pla
 
 
 def _gates_in_fp8(case: ModelCase) -> bool:
-    configuration = case.configuration
-    fused = configuration.precision == "fp8" and configuration.swiglu == "fused"
-    return fused and case.workload.trains and not case.model.bias
+    shape = case.model
+    is_swiglu = shape.gated and shape.activation == "silu" and not shape.bias
+    is_one = shape.n_experts == 1
+    return case.configuration.precision == "fp8" and case.workload.trains and is_swiglu and is_one
 
 
 def _kernel(case: ModelCase, compute: str, compute_capability: ComputeCapability) -> Kernel:

@@ -96,13 +96,19 @@ def test_blocks_alone_are_turned_and_keep_their_parameters(make_shape):
 
 @pytest.mark.parametrize(
     ("changes", "gating", "is_turned"),
-    [({}, fused, True), ({}, of_torch, False), ({"bias": True}, fused, False)],
-    ids=["fused", "torch", "biases"],
+    [
+        ({}, fused, True),
+        ({}, of_torch, True),
+        ({"bias": True}, fused, False),
+        ({"activation": "gelu-tanh"}, of_torch, False),
+        ({"gated": False}, of_torch, False),
+    ],
+    ids=["fused", "torch", "biases", "another activation", "no gate"],
 )
-def test_networks_with_the_fused_swiglu_alone_are_turned_whole(
-    make_shape, changes, gating, is_turned
-):
-    shape = make_shape(gated=True, activation="silu", d_model=32, d_ff=48, **changes)
+def test_swiglu_networks_without_biases_are_turned_whole(make_shape, changes, gating, is_turned):
+    shape = make_shape(
+        **{"gated": True, "activation": "silu", "d_model": 32, "d_ff": 48, **changes}
+    )
     model = decoder.build(
         shape,
         attention=implementation("naive"),

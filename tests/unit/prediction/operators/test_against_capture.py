@@ -225,6 +225,7 @@ FP8 = {
     "plain": ({}, {}, {}),
     "biases": ({"bias": True, "qkv_bias": True}, {}, {}),
     "forward": ({"bias": True}, {}, {"pass_": "forward"}),
+    "gelu": ({"activation": "gelu-tanh"}, {}, {}),
     "swiglu": ({}, {"swiglu": "fused"}, {}),
     "swiglu with biases": ({"bias": True}, {"swiglu": "fused"}, {}),
     "swiglu forward": ({}, {"swiglu": "fused"}, {"pass_": "forward"}),
@@ -235,7 +236,7 @@ FP8 = {
 }
 
 
-FP8_QUICK = ("biases", "swiglu")
+FP8_QUICK = ("biases", "plain")
 
 
 @pytest.mark.parametrize(
