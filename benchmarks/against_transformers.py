@@ -6,7 +6,8 @@ For each size, workload and pass: the losses of both are compared on equal weigh
 settings are tried one by one, and its best goes against ours in turns, both resident where memory
 allows. Both have the same shape, tokens, parameter and optimiser-state types and distribution of
 weights; the loss is the mean cross-entropy over all tokens, in fp32 from logits in the compute
-type. The whole run is bounded by --budget-s: settings that no time was left for are named.
+type. Where ours is in fp8, with parameters in fp32, the peer is in bf16 altogether, its fastest. The
+whole run is bounded by --budget-s: settings that no time was left for are named.
 """
 
 import argparse

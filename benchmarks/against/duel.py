@@ -15,7 +15,7 @@ import torch
 from against import interleaved
 from against.interleaved import Arm, Builder, Turn
 from against.outcome import Guard, Outcome, Solo, TriedSetting, first_line, part_name
-from against.peer import Setting, peer, settings
+from against.peer import PRECISIONS, Setting, peer, settings
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.measure import nvml
@@ -61,6 +61,14 @@ def release() -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
+def peer_case(case: ModelCase) -> ModelCase:
+    """The peer's: in ours' precision, or where it has none, as of fp8, in bf16, its fastest."""
+    if case.configuration.precision in PRECISIONS:
+        return case
+    configuration = msgspec.structs.replace(case.configuration, precision="bf16")
+    return msgspec.structs.replace(case, configuration=configuration)
+
+
 def synchronise(device: DeviceType) -> None:
     """Wait for the device."""
     if device == "cuda":
@@ -76,7 +84,7 @@ def guard(case: ModelCase) -> Guard:
     shape = msgspec.structs.replace(case.model, n_layers=min(2, case.model.n_layers))
     losses = {
         precision: losses_on_equal_weights(shape, precision, case.device)
-        for precision in ("fp32", case.configuration.precision)
+        for precision in ("fp32", peer_case(case).configuration.precision)
     }
     for precision, (ours, theirs) in losses.items():
         if not abs(ours - theirs) <= GUARD_RELATIVE[precision] * theirs:
@@ -130,7 +138,7 @@ class Duel:
 
     def theirs(self, setting: Setting) -> Builder:
         """The peer under a setting, to be built."""
-        return lambda: peer(self.case, setting)
+        return lambda: peer(peer_case(self.case), setting)
 
     def warm_up(self, arm: Arm) -> None:
         """Compile and capture; refuse an arm that computes no number."""
@@ -212,6 +220,7 @@ class Duel:
             guard=checked,
             peer_settings=tried,
             peer=best.setting,
+            peer_precision=peer_case(self.case).configuration.precision,
             peer_solo=best.solo,
             ours_solo=ours,
             resident=resident,

@@ -8,7 +8,7 @@ import msgspec
 
 from against.interleaved import Turn
 from against.peer import Setting
-from peakward.records.case import ModelCase
+from peakward.records.case import ModelCase, Precision
 from peakward.records.lever import Pair
 from peakward.records.measurement import Environment, Interval
 
@@ -50,6 +50,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     guard: Guard
     peer_settings: tuple[TriedSetting, ...]
     peer: Setting
+    peer_precision: Precision | None = None
+    """None in results that are older than this field: ours."""
     peer_solo: Solo
     ours_solo: Solo
     resident: str
