@@ -33,8 +33,8 @@ class Lever(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_compute_capability: tuple[int, int] | None = None
     needs_precision: tuple[str, ...] = ()
     """Precisions under which it can run. Empty: all."""
-    needs: Literal["compiler"] | None = None
-    """Software that the machine needs beside the device."""
+    needs: Literal["compiler", "real weights"] | None = None
+    """Software that the machine needs beside the device, or weights that are no random ones."""
     usual_speedup: float | None = None
     """The median speed-up of stored trials on GPUs. It orders a search where nothing is predicted."""
     usual_of: tuple[str, ...] = ()

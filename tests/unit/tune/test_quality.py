@@ -11,6 +11,7 @@ from peakward.records.case import Configuration, QualityCase, Workload
 from peakward.records.errors import OutOfTimeError
 from peakward.records.lever import Claim, NumericsVerdict
 from peakward.records.measurement import Losses, Quality
+from peakward.tune.investigation import Investigation
 from peakward.tune.quality import MOST_LOST, SIZES, Reading
 
 from .world import BASE, Investigated, World
@@ -109,6 +110,21 @@ def test_what_could_not_be_read_says_why(sweep, said):
     found = judged(sweep, kept(), kept(weights="int8"))
     assert (found.verdict, found.quality.verdict) == ("holds", "not computed")
     assert said in found.quality.reason
+
+
+def test_a_lever_that_is_calibrated_needs_real_weights():
+    asked = Investigation(
+        case=kept(precision="bf16"),
+        levers=(lever("int4-calibrated"), lever("int4-weights")),
+        budget_s=60.0,
+        command="peakward run",
+        obstacle=lambda _lever, _case: None,
+        to_command=lambda _case: None,
+    )
+    assert [each.name for each in asked.applicable] == ["int4-weights"]
+    assert "--real-model" in asked.forbids(asked.levers[0], asked.case)
+    named = msgspec.structs.replace(asked, real_model="smollm2")
+    assert [each.name for each in named.applicable] == ["int4-calibrated", "int4-weights"]
 
 
 def test_a_search_keeps_no_lever_that_loses_too_much():
