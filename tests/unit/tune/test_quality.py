@@ -144,3 +144,21 @@ def test_a_search_keeps_no_lever_that_loses_too_much():
     assert int4.verdict == "rejected"
     assert int4.reason.startswith("reads worse: 0.400 nats a token more loss")
     assert int4.numerics.quality.verdict == "violated"
+
+
+def test_a_search_goes_on_to_calibrated_weights_where_those_to_nearest_lose_too_much():
+    lost = {
+        "int4:128, static": (0.4, 0.41, 0.39),
+        "int4:128-calibrated, static": (0.01, 0.02, 0.01),
+    }
+
+    class Lossy(World):
+        def on_text(self, claims, verdicts):
+            reading = Reading(Sweep(lost), "a real one")
+            return tuple(map(reading.judged, claims, verdicts))
+
+    seconds = {"dense": 8.0, "int8": 4.0, "int4:128": 2.0, "int4:128-calibrated": 2.0}
+    found = Investigated(Lossy(lambda case: seconds[case.configuration.weights]))
+    names = ("int8-weights", "int4-weights", "int4-calibrated")
+    top = found.compose(DECODE, [lever(each) for each in names])
+    assert top.configuration.weights == "int4:128-calibrated"
