@@ -9,8 +9,8 @@ from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.drafts import ModelDraft, NGrams, without_blocks
 from peakward.lab.inference.generate import generate, text_of
 from peakward.lab.inference.heavy_hitters import HeavyHitterCache
-from peakward.lab.inference.int4 import Int4Cache
-from peakward.lab.inference.paged import PagedCache
+from peakward.lab.inference.int4 import Int4Cache, Int4PagedCache
+from peakward.lab.inference.paged import PagedCache, QuantizedPagedCache
 from peakward.lab.inference.sequences import ContiguousCache, QuantizedCache, SlidingCache
 from peakward.lab.inference.serving import Request, serve
 from peakward.lab.inference.speculation import Speculation
@@ -28,6 +28,13 @@ CACHES = {
     "pages": lambda **at: PagedCache(SHAPE, n_pages=24, page_size=16, **at),
     "pages, kernel": lambda **at: PagedCache(SHAPE, n_pages=24, page_size=16, **KERNEL, **at),
     "int8": lambda **at: QuantizedCache(SHAPE, capacity=160, stored=torch.int8, **at),
+    "int8 pages": lambda **at: QuantizedPagedCache(
+        SHAPE, n_pages=24, page_size=16, stored=torch.int8, **at
+    ),
+    "int8 pages, kernel": lambda **at: QuantizedPagedCache(
+        SHAPE, n_pages=24, page_size=16, stored=torch.int8, **KERNEL, **at
+    ),
+    "int4 pages": lambda **at: Int4PagedCache(SHAPE, n_pages=24, page_size=16, **at),
     "int4": lambda **at: Int4Cache(SHAPE, capacity=160, **at),
     "ring": lambda **at: SlidingCache(SHAPE, n_recent=6, n_sinks=2, **at),
     "heavy": lambda **at: HeavyHitterCache(SHAPE, n_heavy=8, n_recent=8, **at),

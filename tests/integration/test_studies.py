@@ -119,11 +119,11 @@ def test_the_hierarchy_is_a_calibration_that_is_kept_for_others(tmp_path, monkey
 def test_guesses_of_a_small_file(tmp_path, monkeypatch):
     """The study's own model is a package that is installed apart."""
     monkeypatch.setattr(speculative, "MODEL", str(small_model(tmp_path / "small.gguf")))
-    monkeypatch.setattr(speculative, "DRAFTS", {"small": ("ngrams", "skip:1")})
+    monkeypatch.setattr(speculative, "DRAFTS", {"small": ("ngrams", "skip:1", "distilled:1")})
     monkeypatch.setattr(probe, "has_smollm2", lambda: True)
     study, _ = run("speculative", TINY_GRID, tmp_path / "a.db")
     check(study)
-    assert [each.status for each in study.measurements] == ["ok"] * 4
+    assert [each.status for each in study.measurements] == ["ok"] * 6
 
 
 @pytest.mark.full

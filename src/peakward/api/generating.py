@@ -56,7 +56,8 @@ def generate(
         guesses: that many tokens are guessed and checked in one step (speculation). The greedy text stays
             what it is, and a drawn text has the model's distribution.
         draft: what guesses. "ngrams": what followed the last time that the text ended as it does now;
-            "skip:12-17": the model without these blocks; or another model with the same tokens.
+            "skip:12-17": the model without these blocks; "distilled:12-17": with a matrix in their place,
+            fitted to the model's own texts; or another model with the same tokens.
         decode_step: "fused": a step in five of Peakward's own kernels a layer, for up to 16 tokens at once
             (each prompt's next one and its guesses) on an NVIDIA GPU of compute capability 9.0 and more;
             refused where it cannot be taken.

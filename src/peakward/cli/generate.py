@@ -47,7 +47,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     has the model's distribution."""
     draft: Annotated[str, option("NAME", "ngrams")] = "ngrams"
     """The source of guesses. ngrams: what followed the last time that the text ended as it does now.
-    skip:A-B: the model without blocks A to B. Else another model with the same tokens."""
+    skip:A-B: the model without blocks A to B. distilled:A-B: the same with a matrix in their place, fitted
+    to the model's own texts before the first token. Else another model with the same tokens."""
     decode_step: Annotated[str, option("STEP", "auto")] = "auto"
     """auto, fused or separate. fused: five of Peakward's own kernels a layer, for up to 16 tokens at once
     (each prompt's next one and its guesses) on an NVIDIA GPU (compute capability 9.0 and more). separate: the

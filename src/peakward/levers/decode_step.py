@@ -1,6 +1,7 @@
 """The step of decode: its operators one by one, or in a few kernels of Peakward's own."""
 
 from peakward.levers.axis import Axis, CodeHint, ComputeCapability, not_seen
+from peakward.levers.weights import INT4_GROUP, QUANTISED
 from peakward.records.case import ConfiguredCase, ModelCase, StoredWeights
 from peakward.records.lever import Lever
 from peakward.records.model_shape import ModelShape
@@ -23,6 +24,7 @@ def is_fused(case: ModelCase) -> bool:
 def model_obstacle(shape: ModelShape, weights: StoredWeights) -> str | None:
     """Why the fused kernels do not compute a step of such a model, or None where they do."""
     in_word = 2 if weights == "dense" else 4
+    group = None if weights == "dense" else QUANTISED[weights].format.group_size
     widths = [shape.d_model, shape.n_heads * shape.head_dim, shape.d_ff]
     return _first_unmet(
         {
@@ -36,6 +38,7 @@ def model_obstacle(shape: ModelShape, weights: StoredWeights) -> str | None:
                 not any(each % in_word for each in widths),
                 widths,
             ),
+            f"a scale for {INT4_GROUP} inputs": (group in (None, INT4_GROUP), f"weights {weights}"),
             "an even head_dim": (shape.head_dim % 2 == 0, shape.head_dim),
         }
     )

@@ -1,6 +1,12 @@
-"""Weights: the blocks' matrices as they are, or quantised for passes without gradients."""
+"""Weights: the blocks' matrices as they are, or quantised for passes without gradients.
 
-from typing import get_args
+Calibrated ones are rounded for the inputs that a real model's text makes (GPTQ). They have the form of those
+rounded to nearest and run in the same kernels, so that a step is timed and its arithmetic checked with random
+weights rounded to nearest. What calibration is for, the loss of the real model, is measured on its text
+(`lab/quality/levers.py`).
+"""
+
+from typing import Literal, get_args
 
 import msgspec
 
@@ -12,6 +18,8 @@ from peakward.records.op_graph import Operand
 
 INT4_GROUP = 128
 """Inputs that share a scale of int4:128."""
+INT4_TILE = 128
+"""Inputs that are stored together, whatever shares a scale (`quantized_matmul.reference.packed`)."""
 NOT_OF_FP8 = ("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16")
 
 
@@ -31,9 +39,18 @@ class Quantised(msgspec.Struct, frozen=True, kw_only=True):
         if group is None:
             scale = Operand(shape=(1, n_out), dtype="bfloat16")
             return Operand(shape=(n_out, n_in), dtype="int8"), scale
-        n_groups, n_words = -(-n_in // group), group * self.bits // 32
-        packed = Operand(shape=(n_groups, n_out, n_words), dtype="int32")
-        return packed, Operand(shape=(n_groups, n_out), dtype="bfloat16")
+        words = (-(-n_in // INT4_TILE), n_out, INT4_TILE * self.bits // 32)
+        scale = Operand(shape=(-(-n_in // group), n_out), dtype="bfloat16")
+        return Operand(shape=words, dtype="int32"), scale
+
+
+def _int4(group: int) -> Quantised:
+    return Quantised(
+        operator="peakward.int4_matmul",
+        format=WeightFormat(type="int4", group_size=group),
+        bits=4,
+        chunk_bytes=28.34 + 20 / group,
+    )
 
 
 QUANTISED: dict[StoredWeights, Quantised] = {
@@ -43,16 +60,18 @@ QUANTISED: dict[StoredWeights, Quantised] = {
         bits=8,
         chunk_bytes=9,
     ),
-    "int4:128": Quantised(
-        operator="peakward.int4_matmul",
-        format=WeightFormat(type="int4", group_size=INT4_GROUP),
-        bits=4,
-        chunk_bytes=28.5,
-    ),
+    "int4:128": _int4(INT4_GROUP),
+    "int4:128-calibrated": _int4(INT4_GROUP),
+    "int4:64-calibrated": _int4(64),
 }
 
 
-def _lever(name: str, summary: str, value: StoredWeights) -> Lever:
+def _lever(
+    name: str,
+    summary: str,
+    value: StoredWeights,
+    needs: Literal["real weights"] | None = None,
+) -> Lever:
     return Lever(
         name=name,
         summary=summary,
@@ -63,6 +82,7 @@ def _lever(name: str, summary: str, value: StoredWeights) -> Lever:
         vendors=("nvidia",),
         min_compute_capability=(8, 0),
         needs_precision=NOT_OF_FP8,
+        needs=needs,
     )
 
 
@@ -79,7 +99,8 @@ def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> st
         return f"{said} are widened to the type of what they multiply, got fp8: take bf16-mixed"
     if shape.n_experts > 1:
         return f"{said} are of linear layers, got a mixture of {shape.n_experts} experts"
-    if configuration.weights == "int8":
+    group = QUANTISED[configuration.weights].format.group_size
+    if group is None:
         return None
     inputs = {
         "d_model": shape.d_model,
@@ -87,24 +108,32 @@ def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> st
         "d_ff": shape.d_ff,
     }
     for name, n in inputs.items():
-        if n % INT4_GROUP:
-            return f"{said} need {name} in whole groups of {INT4_GROUP}, got {n}; int8 takes any"
+        if n % group:
+            return f"{said} need {name} in whole groups of {group}, got {n}; int8 takes any"
     return None
 
 
-def _hint(bits: int) -> CodeHint:
+def _hint(value: StoredWeights) -> CodeHint:
+    call = QUANTISED[value].operator.removeprefix("peakward.")
+    rounded = (
+        ", with what peakward.kernels.ops.quantized_matmul.calibrated.int4_weight makes of its weight"
+        if value.endswith("-calibrated")
+        else ""
+    )
     return CodeHint(
-        module=f"is a choice of each layer: call peakward.kernels.int{bits}_matmul in the place of its "
-        "product"
+        module=f"is a choice of each layer: call peakward.kernels.{call} in the place of its product"
+        f"{rounded}"
     )
 
 
 AXIS = Axis(
     name="weights",
     default="dense",
-    help="The blocks' matrices, of passes without gradients: dense, int8 (a scale for each output) or "
-    "int4:128 (for each 128 inputs). In plan with --output-len all weights: fp32, bf16, fp16, fp8, int8 or "
-    "int4, as TYPE or TYPE:GROUP; there as --precision where it is not given.",
+    help="The blocks' matrices, of passes without gradients: dense, int8 (a scale for each output), "
+    "int4:128 (for each 128 inputs), or int4:128-calibrated and int4:64-calibrated (rounded for the inputs "
+    "that a text makes of a real model; random weights are rounded to nearest). In plan with --output-len "
+    "all weights: fp32, bf16, fp16, fp8, int8 or int4, as TYPE or TYPE:GROUP; there as --precision where it "
+    "is not given.",
     metavar="TYPE,…",
     levers=(
         _lever(
@@ -117,11 +146,24 @@ AXIS = Axis(
             "the blocks' matrices in 4 bits with a scale for 128 inputs, widened as they are multiplied",
             "int4:128",
         ),
+        _lever(
+            "int4-calibrated",
+            "the blocks' matrices in 4 bits with a scale for 128 inputs, rounded for the inputs that a text "
+            "makes (GPTQ)",
+            "int4:128-calibrated",
+            "real weights",
+        ),
+        _lever(
+            "int4-calibrated-64",
+            "the same with a scale for 64 inputs, which rounds nearer and divides more widths",
+            "int4:64-calibrated",
+            "real weights",
+        ),
     ),
     obstacle=_obstacle,
-    hints={"int8": _hint(8), "int4:128": _hint(4)},
+    hints={each: _hint(each) for each in QUANTISED},
     called="weights",
     unseen=not_seen("a capture has the products that the module calls"),
     predicted={"cuda": get_args(StoredWeights)},
-    own_kernels=("int8", "int4:128"),
+    own_kernels=tuple(QUANTISED),
 )

@@ -82,8 +82,8 @@ class Generation(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     guesses: int = 0
     """The tokens that a step guessed and checked, for each prompt; 0: none were guessed."""
     draft: str | None = None
-    """The source of guesses: "ngrams" (the text itself), "skip:12-17" (the model without these blocks) or a
-    model."""
+    """The source of guesses: "ngrams" (the text itself), "skip:12-17" (the model without these blocks),
+    "distilled:12-17" (with a fitted matrix in their place) or a model."""
     n_guessed: int = 0
     """Guessed tokens that the text had room for."""
     n_kept: int = 0

@@ -33,8 +33,8 @@ class Lever(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_compute_capability: tuple[int, int] | None = None
     needs_precision: tuple[str, ...] = ()
     """Precisions under which it can run. Empty: all."""
-    needs: Literal["compiler"] | None = None
-    """Software that the machine needs beside the device."""
+    needs: Literal["compiler", "real weights"] | None = None
+    """Software that the machine needs beside the device, or weights that are no random ones."""
     usual_speedup: float | None = None
     """The median speed-up of stored trials on GPUs. It orders a search where nothing is predicted."""
     usual_of: tuple[str, ...] = ()
@@ -80,20 +80,39 @@ class NumericsError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The parameter whose gradient or update it is; None for a quantity of the whole model."""
 
 
+MAGNITUDES_LOG2 = tuple(range(-12, 9, 2))
+"""Between which powers of two magnitudes of activations are counted; the first bin has all below, the last
+all from there on."""
+
+
+class TrainingCourse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One model's course through a short training run. None stands for a value that is not finite."""
+
+    losses: tuple[float | None, ...]
+    """By step."""
+    gradient_norms: tuple[tuple[float | None, ...], ...]
+    """By step, of each of `TrainingRun.layers`."""
+    output_norms: tuple[tuple[float | None, ...], ...]
+    """By step, after its update, of each repeated layer."""
+    magnitudes: tuple[tuple[tuple[int, ...], ...], ...]
+    """By step of `TrainingRun.looks` and repeated layer: of a thousand elements of its output, those in each
+    bin of `MAGNITUDES_LOG2`."""
+
+
 class TrainingRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A short training run of the candidate, its base and the fp64 oracle, from the same weights on the same
     batches."""
 
-    losses: tuple[float, ...]
-    """By step."""
-    base_losses: tuple[float, ...]
-    oracle_losses: tuple[float, ...]
     layers: tuple[str, ...]
-    """Names of the repeated layers by their number, and "others"."""
-    gradient_norms: tuple[float, ...]
-    """By layer, in the last step."""
-    base_gradient_norms: tuple[float, ...]
-    oracle_gradient_norms: tuple[float, ...]
+    """The repeated layers by their number, and "others"."""
+    n_repeated: int
+    """How many of these are repeated layers; 0 where the module repeats none that it calls, and outputs by
+    layer are then not computed."""
+    looks: tuple[int, ...]
+    """The steps, from 1, whose activations were counted."""
+    candidate: TrainingCourse
+    base: TrainingCourse
+    oracle: TrainingCourse
 
 
 class QualityVerdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

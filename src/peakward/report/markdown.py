@@ -114,9 +114,9 @@ def _cell(cell: Cell, column: Column) -> str:
 
 
 def _plot(plot: Plot) -> str:
-    if plot.kind != "bars":
+    if (drawn := plots.drawn(plot, WIDTH)) is None:
         return _table(plots.table(plot))
-    return f"**{escape(plot.title)}**\n\n" + _fenced("\n".join(plots.bars(plot, WIDTH)), "text")
+    return f"**{escape(plot.title)}**\n\n" + _fenced("\n".join(drawn), "text")
 
 
 def _fenced(text: str, language: str) -> str:

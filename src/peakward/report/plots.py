@@ -5,6 +5,7 @@ import math
 
 from peakward.records.measurement import Interval
 from peakward.records.study import Cell, Column, Plot, Point, Series, Table
+from peakward.report.columns import cut
 from peakward.report.format import format_cell, format_spread
 
 FLOOR = "floor"
@@ -50,6 +51,59 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 FLOOR_MARK = "┃"
 WIDEST_BAR = 48
 MOST_ROWS = 16
+
+
+def drawn(plot: Plot, width: int) -> tuple[str, ...] | None:
+    """A plot that characters can draw, as lines of at most `width`; None where a table tells it."""
+    if plot.kind == "bars":
+        return bars(plot, width)
+    return heat(plot, width) if plot.kind == "heat" else None
+
+
+SHADES = " ░▒▓█"
+LEAST_SHADED = 1e-6
+"""A share of the largest value: on a logarithmic scale what is smaller has the lightest shade."""
+
+
+def shade(plot: Plot, value: float, n: int) -> int:
+    """The shade of a cell, from 0 for nothing to n for the plot's largest value."""
+    low, high = shaded(plot)
+    if value <= 0 or high <= 0:
+        return 0
+    if not plot.log_y:
+        return math.ceil(value / high * n)
+    if low == high:
+        return n
+    return 1 + min(n - 1, max(0, int(math.log(value / low) / math.log(high / low) * n)))
+
+
+def shaded(plot: Plot) -> tuple[float, float]:
+    """The values of the lightest and the darkest shade; 0 where there is none."""
+    values = [point.y for each in plot.series for point in each.points if point.y > 0]
+    high = max(values, default=0.0)
+    return max(min(values, default=0.0), high * LEAST_SHADED), high
+
+
+def columns(plot: Plot) -> list[tuple[float, str]]:
+    """The columns of a `heat` plot: x, and its label or number."""
+    found = {p.x: p.label or format_cell(p.x, "count") for each in plot.series for p in each.points}
+    return sorted(found.items())
+
+
+def heat(plot: Plot, width: int) -> tuple[str, ...]:
+    """A `heat` plot as lines of at most `width` characters, two a cell where these fit."""
+    xs = columns(plot)
+    names = min(max(len(each.name) for each in plot.series), width - len(xs) - 2)
+    times = 2 if names + 2 + 2 * len(xs) <= width else 1
+    lines = []
+    for each in plot.series:
+        values = {point.x: point.y for point in each.points}
+        cells = (SHADES[shade(plot, values.get(x, 0.0), len(SHADES) - 1)] * times for x, _ in xs)
+        lines.append(f"{cut(each.name, names):<{names}}  {''.join(cells)}".rstrip())
+    first, last = xs[0][1], xs[-1][1]
+    low, high = (format_cell(each, plot.y_unit) for each in shaded(plot))
+    lines.append(f"{plot.x_label} {first} to {last}; {plot.y_label} {low} ░ to █ {high}")
+    return tuple(lines)
 
 
 def bars(plot: Plot, width: int) -> tuple[str, ...]:

@@ -87,11 +87,11 @@ def _rows(rows: Iterator[tuple[str, ...]]) -> Grid:
 
 
 def _plot(plot: Plot, width: int) -> Iterator[RenderableType]:
-    if plot.kind != "bars":
+    if (drawn := plots.drawn(plot, width)) is None:
         yield from lay_out(plots.table(plot), width)
         return
     yield Text(plot.title, style="bold")
-    yield from (Text(line, no_wrap=True) for line in plots.bars(plot, width))
+    yield from (Text(line, no_wrap=True) for line in drawn)
 
 
 def shell_lines(command: str, width: int) -> tuple[str, ...]:

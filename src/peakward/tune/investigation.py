@@ -141,6 +141,8 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
 
     def forbids(self, lever: Lever, base: LeverCase) -> str | None:
         """Why the lever is not to be tried on the base, or None."""
+        if lever.needs == "real weights" and self.real_model is None:
+            return "is calibrated on what real weights make of a text, got random ones: name a --real-model"
         return self.aim.obstacle(lever, base) or self.obstacle(lever, base)
 
     @property

@@ -75,7 +75,7 @@ def test_guesses_change_the_steps_and_not_the_text(model):
     assert f"{found.n_kept} of {found.n_guessed}, guessed by ngrams" in pw.markdown(found)
 
 
-@pytest.mark.parametrize("draft", ["ngrams", "skip:1", "small.gguf"])
+@pytest.mark.parametrize("draft", ["ngrams", "skip:1", "distilled:1", "small.gguf"])
 def test_drafts_change_no_text(draft, model):
     prompts = ["hell, hell, hell,", "a hell of"]
     plain = made(model, prompts, max_new_tokens=20)
@@ -234,6 +234,8 @@ REFUSED = (
     Line(("--prompt", "x", "--top-k", "0"), "--top-k"),
     Line(("--prompt", "x", "--guesses", "-1"), "from 0 to 64 for --guesses"),
     Line(("--prompt", "x", "--guesses", "2", "--draft", "skip:x"), "write skip:12-17"),
+    Line(("--prompt", "x", "--guesses", "2", "--draft", "distilled:x"), "write distilled:12-17"),
+    Line(("--prompt", "x", "--guesses", "2", "--draft", "distilled:0"), "begin at 1"),
     Line(
         ("--prompt", "x", "--guesses", "2", "--draft", "skip:1-2"),
         "expected some of the blocks 0 to 1",

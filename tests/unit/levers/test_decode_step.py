@@ -51,7 +51,7 @@ def test_obstacles():
     def told(**change):
         configuration = {
             name: change.pop(name)
-            for name in ("kv_cache", "compile", "attention")
+            for name in ("kv_cache", "compile", "attention", "weights")
             if name in change
         }
         given = case(device="cuda", precision="bf16", more=FUSED, **configuration)
@@ -72,5 +72,8 @@ def test_obstacles():
     assert "a gated silu" in told(gated=False)
     assert "kv-cache int8" in told(kv_cache="int8", attention="flash-decode")
     assert "compile default" in told(compile="default")
+    wide_groups = {"d_model": 512, "d_ff": 512, "n_heads": 8, "n_kv_heads": 8, "head_dim": 64}
+    assert told(weights="int4:128-calibrated", **wide_groups) is None
+    assert "a scale for 128 inputs" in told(weights="int4:64-calibrated", **wide_groups)
     wide = case(device="cuda", precision="bf16", more=FUSED, batch_size=256)
     assert "batch" in case_obstacle(wide, compute_capability=(9, 0), has_compiler=True)

@@ -97,3 +97,40 @@ def test_a_roofline_gives_the_roof_over_each_place():
     places = Series(name="best", points=(Point(x=5, y=20.0, label="best"),))
     (row,) = plots.table(small_plot("roofline", roof, places)).rows
     assert row == ("best", 5, 20.0, pytest.approx(50.0))
+
+
+def heat(*rows, **changes):
+    series = tuple(
+        Series(
+            name=f"row {n}",
+            points=tuple(Point(x=x, y=y) for x, y in enumerate(row) if y is not None),
+        )
+        for n, row in enumerate(rows)
+    )
+    return small_plot("heat", *series, **changes)
+
+
+def test_a_cell_is_as_dark_as_its_share_of_the_largest():
+    drawn = heat((0.0, 0.1, 0.3), (0.6, None, 1.0), y_unit="share")
+    assert plots.heat(drawn, 80) == (
+        "row 0    ░░▒▒",
+        "row 1  ▓▓  ██",
+        "x 0 to 2; y 10.0% ░ to █ 100%",
+    )
+    assert plots.drawn(drawn, 80) == plots.heat(drawn, 80)
+
+
+def test_a_logarithmic_shade_spans_the_values():
+    drawn = heat((1e-7, 1e-5, 1e-3, 1e-1), log_y=True)
+    assert [plots.shade(drawn, y, 4) for y in (0.0, 1e-9, 1e-7, 1e-4, 1e-1)] == [0, 1, 1, 3, 4]
+    assert plots.shade(heat((0.5, 0.5), log_y=True), 0.5, 4) == 4
+    assert plots.shade(heat((0.0, 0.0)), 0.0, 4) == 0
+
+
+def test_a_row_s_name_is_cut_where_cells_need_the_room():
+    points = tuple(Point(x=x, y=1.0) for x in range(16))
+    row, _ = plots.heat(
+        small_plot("heat", Series(name="layer 12, without and with", points=points)), 30
+    )
+    assert "…" in row
+    assert len(row) <= 30

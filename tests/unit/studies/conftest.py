@@ -196,14 +196,20 @@ def ranks_work(case: LayoutCase) -> RanksWork:
     return RanksWork(backend="nccl" if on_gpu else "gloo", ranks=(use,) * layout.n_ranks)
 
 
-SPEED_UP = {"ngrams": 1.5, "skip:12-17": 0.5, "skip:6-23": 0.4}
+SPEED_UP = {
+    "ngrams": 1.5,
+    "skip:12-17": 0.5,
+    "skip:6-23": 0.4,
+    "distilled:12-17": 0.7,
+    "distilled:6-23": 0.6,
+}
 
 
 def speculated(case: SpeculationCase, factor: float) -> Speculated:
-    """Half of the rounds accept all guesses and half none; a pass takes 1.1 steps, and a draft's half of
-    one."""
+    """Half of the rounds accept all guesses and half none, of a distilled draft two thirds and a third. A
+    pass takes 1.1 steps, and a draft's half of one."""
     n_rounds = case.n_prompts * (case.n_new_tokens - 1) * 2 // (case.guesses + 2)
-    half = n_rounds // 2
+    half = n_rounds * 2 // 3 if case.draft.startswith("distilled:") else n_rounds // 2
     wobble = tuple(1 + 0.01 * (n % 2) for n in range(case.n_prompts))
     return Speculated(
         plain_s=tuple(case.n_new_tokens * 1e-3 * factor * each for each in wobble),

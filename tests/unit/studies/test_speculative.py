@@ -46,7 +46,17 @@ def test_what_pays_and_what_loses_is_said(here, gathered):
     )
     assert any("skip:12-17 the speed is 0.5" in each and "guessing loses." in each for each in said)
     assert sum("guessing loses, at 0.50" in each for each in said) == 2
-    assert "12 of 12 greedy texts with guesses are token for token those without." in said
+    assert "18 of 18 greedy texts with guesses are token for token those without." in said
+
+
+def test_what_a_matrix_wins_back_is_told_of_the_most_guesses(here, gathered):
+    said = [each.text for each in STUDY.parts(gathered(STUDY, here), here).conclusions]
+    (found,) = [each for each in said if each.startswith("With one fitted matrix")]
+    # Of 23 rounds 15 accept all four, for 11: 60 of 68 that were judged, and 44 of 56.
+    assert found == (
+        "With one fitted matrix in the place of blocks 12-17 the model accepts 88.2% of the tokens (of 4 "
+        "tokens guessed by distilled:12-17), for 78.6% without it."
+    )
 
 
 def test_without_the_model_nothing_is_run(setting):
@@ -58,7 +68,7 @@ def test_without_the_model_nothing_is_run(setting):
 def test_what_failed_is_not_told(here, gathered):
     failed = STUDY.parts(gathered(STUDY, here, overrule=lambda _case: "oom"), here)
     assert failed.conclusions == ()
-    assert len(failed.tables[0].rows) == 4
+    assert len(failed.tables[0].rows) == 6
 
 
 def test_a_gpu_tries_more(here):

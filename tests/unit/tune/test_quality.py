@@ -11,6 +11,7 @@ from peakward.records.case import Configuration, QualityCase, Workload
 from peakward.records.errors import OutOfTimeError
 from peakward.records.lever import Claim, NumericsVerdict
 from peakward.records.measurement import Losses, Quality
+from peakward.tune.investigation import Investigation
 from peakward.tune.quality import MOST_LOST, SIZES, Reading
 
 from .world import BASE, Investigated, World
@@ -111,6 +112,21 @@ def test_what_could_not_be_read_says_why(sweep, said):
     assert said in found.quality.reason
 
 
+def test_a_lever_that_is_calibrated_needs_real_weights():
+    asked = Investigation(
+        case=kept(precision="bf16"),
+        levers=(lever("int4-calibrated"), lever("int4-weights")),
+        budget_s=60.0,
+        command="peakward run",
+        obstacle=lambda _lever, _case: None,
+        to_command=lambda _case: None,
+    )
+    assert [each.name for each in asked.applicable] == ["int4-weights"]
+    assert "--real-model" in asked.forbids(asked.levers[0], asked.case)
+    named = msgspec.structs.replace(asked, real_model="smollm2")
+    assert [each.name for each in named.applicable] == ["int4-calibrated", "int4-weights"]
+
+
 def test_a_search_keeps_no_lever_that_loses_too_much():
     class Lossy(World):
         def on_text(self, claims, verdicts):
@@ -128,3 +144,21 @@ def test_a_search_keeps_no_lever_that_loses_too_much():
     assert int4.verdict == "rejected"
     assert int4.reason.startswith("reads worse: 0.400 nats a token more loss")
     assert int4.numerics.quality.verdict == "violated"
+
+
+def test_a_search_goes_on_to_calibrated_weights_where_those_to_nearest_lose_too_much():
+    lost = {
+        "int4:128, static": (0.4, 0.41, 0.39),
+        "int4:128-calibrated, static": (0.01, 0.02, 0.01),
+    }
+
+    class Lossy(World):
+        def on_text(self, claims, verdicts):
+            reading = Reading(Sweep(lost), "a real one")
+            return tuple(map(reading.judged, claims, verdicts))
+
+    seconds = {"dense": 8.0, "int8": 4.0, "int4:128": 2.0, "int4:128-calibrated": 2.0}
+    found = Investigated(Lossy(lambda case: seconds[case.configuration.weights]))
+    names = ("int8-weights", "int4-weights", "int4-calibrated")
+    top = found.compose(DECODE, [lever(each) for each in names])
+    assert top.configuration.weights == "int4:128-calibrated"

@@ -170,4 +170,4 @@ def _stored(model: Decoder) -> StoredWeights:
     block = model.blocks[0]
     assert isinstance(block, Block)
     linear = block.attention.qkv
-    return next((name for name, kind in KINDS.items() if isinstance(linear, kind)), "dense")
+    return next((name for name, kind in KINDS.items() if type(linear) is kind), "dense")

@@ -1,4 +1,4 @@
-"""A contiguous cache of half a byte an element.
+"""Caches of half a byte an element, contiguous and in pages.
 
 The elements of a key or value are stored in groups: each as one of 16 steps from the group's least element to
 its largest. Step and least are kept in bf16, whose range is that of the elements, and elements are rounded
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.passes import Pass
 from peakward.lab.inference.sequences import ContiguousCache
 from peakward.records.errors import PeakwardError
@@ -51,6 +52,15 @@ def unpacked(stored: Tensor, kept: Tensor, dtype: torch.dtype) -> Tensor:
     return (groups * step[..., None] + least[..., None]).flatten(-2).to(dtype)
 
 
+def _refuse(shape: ModelShape, attention: str) -> None:
+    if shape.head_dim % 2 or attention != "as-model":
+        got = f"a head_dim of {shape.head_dim}" if shape.head_dim % 2 else attention
+        raise PeakwardError(
+            f"expected an even head_dim and attention as-model for a cache in int4, got {got}: take a "
+            "cache in int8"
+        )
+
+
 class Int4Cache(ContiguousCache):
     """Room for `capacity` tokens in every row, in half a byte an element. A prompt attends to itself before
     it is stored; later tokens to what is stored."""
@@ -63,12 +73,7 @@ class Int4Cache(ContiguousCache):
         Raises:
             PeakwardError: an odd head_dim, or attention by the kernel, which reads no half bytes.
         """
-        if shape.head_dim % 2 or others.get("attention", "as-model") != "as-model":
-            got = f"a head_dim of {shape.head_dim}" if shape.head_dim % 2 else others["attention"]
-            raise PeakwardError(
-                f"expected an even head_dim and attention as-model for a cache in int4, got {got}: take a "
-                "cache in int8"
-            )
+        _refuse(shape, others.get("attention", "as-model"))
         super().__init__(shape, dtype=torch.uint8, width=shape.head_dim // 2, **others)
         self.dtype = dtype
         groups = shape.head_dim // group_size(shape.head_dim)
@@ -90,5 +95,45 @@ class Int4Cache(ContiguousCache):
 
     def read(self, layer: int, at: Pass) -> tuple[Tensor, Tensor]:
         k_kept, v_kept = self.kept[:, layer, at.rows, :, : at.longest]
+        keys, values = super().read(layer, at)
+        return unpacked(keys, k_kept, self.dtype), unpacked(values, v_kept, self.dtype)
+
+
+class Int4PagedCache(PagedCache):
+    """`Int4Cache` in pages."""
+
+    def __init__(self, shape: ModelShape, *, dtype: torch.dtype, **others: Any) -> None:
+        """
+        Args:
+            dtype: of the elements that are read.
+
+        Raises:
+            PeakwardError: as `Int4Cache`.
+        """
+        _refuse(shape, others.get("attention", "as-model"))
+        super().__init__(shape, dtype=torch.uint8, width=shape.head_dim // 2, **others)
+        self.dtype = dtype
+        groups = shape.head_dim // group_size(shape.head_dim)
+        size = (2, *self.keys.shape[:-1], groups, 2)
+        self.kept = torch.zeros(size, device=self.device, dtype=torch.bfloat16)
+        """Steps and leasts of keys, then those of values: (2, layers, n_pages + 1, page_size, kv_heads,
+        groups, 2)."""
+
+    @property
+    def n_bytes(self) -> int:
+        return super().n_bytes + self.kept.nbytes
+
+    @property
+    def _parts(self) -> tuple[Tensor, ...]:
+        return (*super()._parts, *self.kept)
+
+    def write(self, layer: int, at: Pass, k: Tensor, v: Tensor) -> None:
+        stored = [packed(each) for each in (k, v)]
+        super().write(layer, at, *(each for each, _ in stored))
+        new = (kept for _, kept in stored)
+        self._put(at, *zip(self.kept[:, layer], new, strict=True))
+
+    def read(self, layer: int, at: Pass) -> tuple[Tensor, Tensor]:
+        k_kept, v_kept = (self._of_rows(at, each) for each in self.kept[:, layer])
         keys, values = super().read(layer, at)
         return unpacked(keys, k_kept, self.dtype), unpacked(values, v_kept, self.dtype)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from peakward.lab.inference.decoding import Decoding
+from peakward.lab.inference.distilling import distilled
 from peakward.lab.inference.drafts import ModelDraft, NGrams, without_blocks
 from peakward.lab.inference.generate import generate
 from peakward.lab.inference.paged import PagedCache
@@ -46,6 +47,8 @@ PAGE_SIZE = 16
 NGRAMS = "ngrams"
 SKIP = "skip:"
 """Before the first and the last block that the model leaves out when it guesses: "skip:12-17"."""
+DISTILLED = "distilled:"
+"""As `SKIP`, of blocks that a fitted matrix takes the place of."""
 WARM_UP_TOKENS = 3
 """Tokens of the round that is not timed: memory is taken, and libraries are set up."""
 
@@ -280,13 +283,10 @@ def draft_of(found: Pretrained, named: str, device: str, dtype: torch.dtype) -> 
     if named == NGRAMS:
         return None
     if named.startswith(SKIP):
-        first, _, last = named.removeprefix(SKIP).partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal()) or len(first + last) > DIGITS:
-            raise PeakwardError(
-                f"expected the first and the last block to leave out, got {quoted(named)}: write {SKIP}12-17"
-            )
-        end = min(int(last or first), found.model.shape.n_layers)  # One too many is refused.
-        return without_blocks(found.model, range(int(first), end + 1))
+        return without_blocks(found.model, _blocks(found, named, SKIP))
+    if named.startswith(DISTILLED):
+        blocks = _blocks(found, named, DISTILLED)
+        return distilled(found.model, blocks, attention=ATTENTION[device])
     draft = load(named, attention="sdpa", device=device, dtype=dtype)
     if not found.words.has_tokens_of(draft.words):
         raise PeakwardError(
@@ -294,6 +294,17 @@ def draft_of(found: Pretrained, named: str, device: str, dtype: torch.dtype) -> 
             "with others: the model must be able to score them"
         )
     return draft.model
+
+
+def _blocks(found: Pretrained, named: str, prefix: str) -> range:
+    """The blocks from the first to the last that are named behind the prefix."""
+    first, _, last = named.removeprefix(prefix).partition("-")
+    if not (first.isdecimal() and (last or first).isdecimal()) or len(first + last) > DIGITS:
+        raise PeakwardError(
+            f"expected the first and the last block to leave out, got {quoted(named)}: write {prefix}12-17"
+        )
+    end = min(int(last or first), found.model.shape.n_layers)  # One too many is refused.
+    return range(int(first), end + 1)
 
 
 def _encoded(found: Pretrained, prompts: Sequence[str], max_new_tokens: int) -> list[list[int]]:

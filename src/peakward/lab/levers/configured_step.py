@@ -62,6 +62,11 @@ class ConfiguredStep(ABC):
     def _loss_of(self, batch: Sequence[Tensor]) -> Tensor:
         """The forward pass and the loss of one micro-batch."""
 
+    @property
+    @abstractmethod
+    def blocks(self) -> Sequence[nn.Module]:
+        """The model's repeated blocks, in order; empty of a model that repeats none."""
+
     def step(self, mark: Mark = unmarked) -> None:
         """One whole step: all micro-batches and the optimiser."""
         self._batches = self._source()
@@ -71,6 +76,14 @@ class ConfiguredStep(ABC):
     def on(self, batches: MicroBatches) -> Tensor:
         """One whole step on these micro-batches, launched operator by operator."""
         return self._run(batches)
+
+    def look(self) -> None:
+        """A forward pass on the last step's micro-batches that changes nothing. It is launched operator by
+        operator, so that hooks of the model's parts are called whatever the step is compiled or captured
+        as."""
+        assert self._batches is not None
+        with torch.compiler.set_stance("force_eager"):
+            self._forward(self._batches, unmarked)
 
     def batches(self) -> Iterator[MicroBatches]:
         """The micro-batches of one step after the other, without end."""

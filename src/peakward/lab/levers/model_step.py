@@ -89,6 +89,14 @@ class ModelStep(ConfiguredStep):
         position = torch.full((work.batch_size,), work.seq_len - 1, device=self.case.device)
         return lambda ids: step(ids[:, 0], position)[:, None]
 
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """See `ConfiguredStep`. Those of recomputed runs are told one by one."""
+        runs = (
+            each.blocks if isinstance(each, Recomputed) else (each,) for each in self.model.blocks
+        )
+        return [block for run in runs for block in run]
+
     def ranged(self) -> AbstractContextManager[None]:
         """While it lasts, steps open the ranges of `ranges` inside the model."""
         return ranged(self.model)

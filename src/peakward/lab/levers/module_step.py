@@ -73,6 +73,11 @@ class ModuleStep(ConfiguredStep):
         module_levers.compile_in_place(root, configuration.compile, configuration.compile_scope)
         super().__init__(case, module, Resident(batches))
 
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """See `ConfiguredStep`."""
+        return list(repeated_blocks(self.model) or ())
+
     def ranged(self) -> AbstractContextManager[None]:
         """While it lasts, steps open the ranges of `ranges` around the repeated blocks."""
         return module_levers.ranged(self.model)

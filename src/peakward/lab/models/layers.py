@@ -11,6 +11,7 @@ dense weight.
 """
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -92,9 +93,9 @@ class QuantisedLinear(nn.Linear, ABC):
     stored: Tensor
     scale: Tensor
 
-    @staticmethod
+    @classmethod
     @abstractmethod
-    def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
+    def quantised(cls, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The stored form of rows (n, in_features), and their scales (groups, n)."""
 
     @abstractmethod
@@ -141,8 +142,8 @@ class QuantisedLinear(nn.Linear, ABC):
 class Int8Linear(QuantisedLinear):
     """A linear layer in int8, with a scale for each output."""
 
-    @staticmethod
-    def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
+    @classmethod
+    def quantised(cls, weight: Tensor) -> tuple[Tensor, Tensor]:
         """(n, in_features) of int8, (1, n)."""
         return reference.int8_weight(weight)
 
@@ -156,24 +157,39 @@ class Int8Linear(QuantisedLinear):
 
 
 class Int4Linear(QuantisedLinear):
-    """A linear layer in int4, with a scale for each output and `INT4_GROUP` inputs; INT4_GROUP divides
+    """A linear layer in int4, with a scale for each output and `group` inputs; the group divides
     in_features."""
 
-    @staticmethod
-    def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
-        """(in_features / 128, n, 16) of int32, (in_features / 128, n)."""
-        return reference.int4_weight(weight, group=INT4_GROUP)
+    group: ClassVar[int] = INT4_GROUP
+
+    @classmethod
+    def quantised(cls, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """(⌈in_features / 128⌉, n, 16) of int32, (in_features / group, n)."""
+        return reference.int4_weight(weight, group=cls.group)
 
     def dequantised(self, dtype: torch.dtype) -> Tensor:
         """(out_features, in_features)."""
-        return reference.int4_dequantized(self.stored, self.scale, None, dtype, group=INT4_GROUP)
+        return reference.int4_dequantized(self.stored, self.scale, None, dtype, group=self.group)
 
     def product(self, x: Tensor) -> Tensor:
         """(…, in_features) → (…, out_features)."""
         return int4_matmul(x, self.stored, self.scale)
 
 
-KINDS: dict[StoredWeights, type[QuantisedLinear]] = {"int8": Int8Linear, "int4:128": Int4Linear}
+class Int4By64Linear(Int4Linear):
+    """As `Int4Linear`, with a scale for 64 inputs."""
+
+    group = 64
+
+
+KINDS: dict[StoredWeights, type[QuantisedLinear]] = {
+    "int8": Int8Linear,
+    "int4:128": Int4Linear,
+    "int4:128-calibrated": Int4Linear,
+    "int4:64-calibrated": Int4By64Linear,
+}
+"""The layer of each form. Numbers that it is given are rounded to nearest; calibration changes them before
+(`lab/quality/weights.py`)."""
 
 
 def apply_quantised(blocks: nn.Module, weights: StoredWeights) -> None:

@@ -29,12 +29,8 @@ the sum over tokens, the division. Over 96 draws of 62 tokens on an H100, torch'
 of these u, the fused kernel's by up to 1.7."""
 
 Outputs = dict[str, tuple[Tensor, ...]]
-RUN = ("losses", "norms")
-"""The losses of a short training run by step, and the norms of its last gradients by parameter."""
-
-
-Course = tuple[Tensor, Tensor]
-"""The losses of a training run, and the norms of its last gradients."""
+RUN = ("losses", "seen")
+"""The losses of a short training run, and what else was seen of it: the parts of `training.Course`."""
 
 
 class Subject(NamedTuple):
@@ -49,8 +45,9 @@ class Subject(NamedTuple):
     rounded: Callable[[ConfiguredCase], Outputs | None] | None = None
     """The oracle with each weight that the case quantises rounded at random (`verify.perturb`); None where
     it quantises none."""
-    names: Callable[[], Sequence[str]] = tuple
-    """Names of the oracle's parameters in their order, once it has been computed."""
+    numbers: Callable[[], Sequence[int | None]] = tuple
+    """The repeated block of each of the oracle's parameters (`training.numbers`), once it has been
+    computed."""
     erring: Callable[[ConfiguredCase, float], Outputs] | None = None
     """The oracle's training run, with gradients that err by a share and parameters rounded as in the case."""
 
@@ -102,7 +99,7 @@ class _Runs:
         self._oracle: Outputs | None = None
         self._errors: dict[tuple[ConfiguredCase, bool], dict[str, float]] = {}
         self._latest: tuple[tuple[ConfiguredCase, bool], Outputs] | None = None
-        self._courses: dict[ConfiguredCase, Course] = {}
+        self._courses: dict[ConfiguredCase, training.Course] = {}
         self._drifts: dict[tuple[float, bool], float] = {}
 
     @property
@@ -119,7 +116,7 @@ class _Runs:
             self._drifts[key] = training.drift(*erring["losses"], *self.oracle["losses"])
         return self._drifts[key]
 
-    def course(self, case: ConfiguredCase) -> Course:
+    def course(self, case: ConfiguredCase) -> training.Course:
         """The training run of a case that has been computed."""
         return self._courses[case]
 
@@ -218,7 +215,7 @@ def _drift_allowed(claim: Claim, runs: _Runs, bounds: dict[str, float]) -> float
     assert isinstance(candidate, ConfiguredCase)
     error = training.error_of_updates(candidate.configuration, bounds["gradients"])
     by_chance = min(
-        training.scatter(runs.course(candidate)[0], *runs.oracle["losses"]),
+        training.scatter(runs.course(candidate).losses, *runs.oracle["losses"]),
         training.scattered(bounds["loss"], runs.n_trained),
     )
     return training.SLACK * runs.drift(candidate, error) + by_chance
@@ -226,12 +223,11 @@ def _drift_allowed(claim: Claim, runs: _Runs, bounds: dict[str, float]) -> float
 
 def _run(claim: Claim, runs: _Runs) -> TrainingRun:
     found, base = (runs.course(each) for each in (claim.candidate, claim.base))  # type: ignore[arg-type]
-    return training.run_of(runs.subject.names(), found, base, _course(runs.oracle))
+    return training.run_of(runs.subject.numbers(), found, base, _course(runs.oracle))
 
 
-def _course(made: Outputs) -> Course:
-    (losses,), (norms,) = (made[name] for name in RUN)
-    return losses, norms
+def _course(made: Outputs) -> training.Course:
+    return training.Course(*(each for name in RUN for each in made[name]))
 
 
 def _equal(expected: Outputs, got: Outputs) -> bool:
@@ -245,7 +241,7 @@ def _equal(expected: Outputs, got: Outputs) -> bool:
 
 def outputs(step: ConfiguredStep, n_trained: int | None = 0) -> Outputs:
     """The results of the first step from the initial weights, and the parameters after the second, by
-    quantity; then the losses of a training run and the norms of its last gradients.
+    quantity; then the course of a training run.
 
     Args:
         n_trained: the steps of that run; None: as many as there is time for.
@@ -278,8 +274,8 @@ def outputs(step: ConfiguredStep, n_trained: int | None = 0) -> Outputs:
         found["updates"] = tuple(after - before for after, before in moved)
         if n_trained:
             del initial
-            losses, norms = training.train(step, n_trained)
-            found |= {"losses": (losses,), "norms": (norms,)}
+            losses, *seen = training.train(step, n_trained)
+            found |= {"losses": (losses,), "seen": tuple(seen)}
     return found
 
 

@@ -50,7 +50,7 @@ def of_module(base: ModuleCase, build: Build) -> Subject:
         work = few_tokens(case.workload) if drawn else case.workload
         return msgspec.structs.replace(case, workload=work, memory_limit_bytes=None)
 
-    names: list[str] = []
+    numbers: list[int | None] = []
 
     def oracle() -> Outputs:
         nonlocal first
@@ -59,7 +59,7 @@ def of_module(base: ModuleCase, build: Build) -> Subject:
             None,
         )  # Nothing else holds it, so that its memory is free after the oracle.
         with _in_double(reduced(base), given or build(base)) as step:
-            names[:] = [name for name, _ in step.model.named_parameters()]
+            numbers[:] = training.numbers(step)
             return outputs(step, None)
 
     def erring(case: ConfiguredCase, error: float) -> Outputs:
@@ -79,7 +79,7 @@ def of_module(base: ModuleCase, build: Build) -> Subject:
         oracle=oracle,
         outputs=made,
         n_layers=None if blocks is None else min(len(blocks), MAX_LAYERS),
-        names=lambda: names,
+        numbers=lambda: numbers,
         erring=erring,
     )
 

@@ -31,7 +31,7 @@ from peakward.lab.models.layers import KINDS
 from peakward.lab.numerics import training
 from peakward.lab.numerics.judge import Outputs, Subject, judge, outputs
 from peakward.lab.numerics.of_module import MAX_LAYERS, few_tokens, of_module
-from peakward.levers import catalogue, kv_cache
+from peakward.levers import kv_cache
 from peakward.levers.precision import fp32_matmuls
 from peakward.records.case import (
     Configuration,
@@ -81,20 +81,22 @@ def reduced(case: ModelCase) -> ModelCase:
 
 def _of_decoder(base: ModelCase) -> Subject:
     case = reduced(base)
+    numbers: list[int | None] = []
+
+    def oracle() -> Outputs:
+        with fp32_matmuls("fp32"):
+            step = _plain(case)
+            numbers[:] = training.numbers(step)
+            return outputs(step, None)
+
     return Subject(
-        oracle=lambda: _oracle(case),
+        oracle=oracle,
         outputs=partial(_decoder_outputs, _earlier(case)),
         n_layers=case.model.n_layers,
         rounded=_rounded,
-        names=lambda: _names(case),
+        numbers=lambda: numbers,
         erring=_erring,
     )
-
-
-def _names(case: ModelCase) -> tuple[str, ...]:
-    attention = catalogue.function("attention", Configuration())
-    with torch.device("meta"):
-        return tuple(name for name, _ in Decoder(case.model, attention).named_parameters())
 
 
 def _earlier(case: ModelCase) -> Callable[[], KVCache | None]:
@@ -114,11 +116,6 @@ def _decoder_outputs(
         if step.cache is not None and (held := earlier()) is not None:
             step.cache.take(held)
         return outputs(step, n_trained)
-
-
-def _oracle(case: ModelCase) -> Outputs:
-    with fp32_matmuls("fp32"):
-        return outputs(_plain(case), None)
 
 
 def _erring(candidate: ConfiguredCase, error: float) -> Outputs:

@@ -211,9 +211,9 @@ def block_by_block(
         x = torch.cat([block(rows, cos, sin, None) for rows in x.split(AT_ONCE)])
 
 
-def calibrate(model: Decoder, given: Given) -> None:
-    """Rounds to int4 by the inputs that the seen text makes, each block behind rounded ones (GPTQ,
-    section 4)."""
+def calibrate(model: Decoder, given: Given, *, group: int = INT4_GROUP) -> None:
+    """Rounds to int4, in groups of so many inputs, by what the seen text makes of these, each block behind
+    rounded ones (GPTQ, section 4)."""
     moments: dict[nn.Linear, Tensor] = defaultdict(float)  # type: ignore[arg-type]
 
     def hear(linear: nn.Linear, inputs: Tensor) -> None:
@@ -222,12 +222,10 @@ def calibrate(model: Decoder, given: Given) -> None:
 
     def change(block: Any) -> None:
         for each in _linears(block):
-            stored, scale = calibrated.int4_weight(
-                each.weight.data, moments.pop(each), group=INT4_GROUP
-            )
+            stored, scale = calibrated.int4_weight(each.weight.data, moments.pop(each), group=group)
             kept = scale.to(SCALE_DTYPE)
             each.weight.data = reference.int4_dequantized(
-                stored, kept, None, each.weight.dtype, group=INT4_GROUP
+                stored, kept, None, each.weight.dtype, group=group
             )
 
     block_by_block(model, given.seen[:, :-1], hear, change)

@@ -4,6 +4,7 @@ from xml.etree import ElementTree as ET
 
 from peakward.records.study import Plot
 from peakward.report.charts.bars import draw_bars
+from peakward.report.charts.heat import draw_heat
 from peakward.report.charts.lines import draw_lines, draw_roofline
 
 
@@ -16,4 +17,6 @@ def draw(plot: Plot, width: float) -> str:
             root = draw_bars(plot, width)
         case "roofline":
             root = draw_roofline(plot, width)
+        case "heat":
+            root = draw_heat(plot, width)
     return ET.tostring(root, encoding="unicode")

@@ -29,6 +29,7 @@ from peakward.report.run import foretold, levers, memory, plots, sections, summa
 from peakward.report.run.investigation import KnownConfiguration, RunParts, read
 from peakward.report.run.levers import base_name
 from peakward.report.run.summary import figures
+from peakward.report.run.training import training_blocks
 from peakward.report.run.warnings import warnings
 from peakward.stats.pairs import reread
 
@@ -239,8 +240,7 @@ def _validity(found: RunParts) -> Section:
 
 def _numerics(study: Study, found: RunParts) -> Section:
     tables = numerics_table(study, found), quality_table(study, found)
-    courses = tuple(PlotBlock(plot=each) for each in plots.training_plots(study))
-    return Section(title="Numerics", blocks=(*_tables(*tables), *courses))
+    return Section(title="Numerics", blocks=(*_tables(*tables), *training_blocks(study)))
 
 
 def _tables(*tables: Table | None) -> tuple[TableBlock, ...]:

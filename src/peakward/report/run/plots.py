@@ -17,7 +17,7 @@ from peakward.records.study import Column, Plot, Point, Series, Study, Table
 from peakward.report.cases import settings
 from peakward.report.columns import spread_column, without_empty
 from peakward.report.document import Section, TableBlock
-from peakward.report.format import format_cell, format_spread
+from peakward.report.format import format_spread
 from peakward.report.plots import FLOOR
 from peakward.report.run.investigation import KnownConfiguration as Configuration
 from peakward.report.run.investigation import (
@@ -144,56 +144,6 @@ def _roof(prediction: Prediction, low: float, high: float) -> Series:
             Point(x=high, y=rate),
         ),
     )
-
-
-def training_plots(study: Study) -> tuple[Plot, ...]:
-    """The short training run of what was tried with the most levers, last: how far its losses are off fp64's,
-    and the gradients at its end. None where none was made."""
-    trained = [each for each in study.trials if each.numerics and each.numerics.training]
-    if not trained:
-        return ()
-    trial = max(enumerate(trained), key=lambda pair: (len(pair[1].levers), pair[0]))[1]
-    assert trial.numerics is not None
-    run = trial.numerics.training
-    assert run is not None
-    names = ("fp64", "without", f"with {trial.lever}")
-    apart = [
-        [abs(mine / theirs - 1) for mine, theirs in zip(losses, run.oracle_losses, strict=True)]
-        for losses in (run.base_losses, run.losses)
-    ]
-    first, last = (format_cell(run.oracle_losses[at], "count") for at in (0, -1))
-    norms = (run.oracle_gradient_norms, run.base_gradient_norms, run.gradient_norms)
-    course = Plot(
-        title=f"How far losses of a training run are off fp64's, which go from {first} to {last}",
-        kind="lines",
-        x_label="step",
-        y_label="error of the loss",
-        x_unit="count",
-        y_unit="count",
-        series=tuple(
-            Series(name=name, points=tuple(Point(x=at, y=y) for at, y in enumerate(values, 1)))
-            for name, values in zip(names[1:], apart, strict=True)
-        ),
-    )
-    by_layer = Plot(
-        title="Gradients by layer in its last step",
-        kind="bars",
-        x_label="layer",
-        y_label="norm",
-        x_unit="count",
-        y_unit="count",
-        series=tuple(
-            Series(
-                name=name,
-                points=tuple(
-                    Point(x=at, y=y, label=layer)
-                    for at, (layer, y) in enumerate(zip(run.layers, values, strict=True))
-                ),
-            )
-            for name, values in zip(names, norms, strict=True)
-        ),
-    )
-    return course, by_layer
 
 
 STRICTEST_FIRST: tuple[NumericsClass, ...] = ("exact", "reordered", "approximate")

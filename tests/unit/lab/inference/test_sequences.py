@@ -279,19 +279,13 @@ def test_by_the_kernel(kind, changes, make_decoder):
     model = make_decoder(changes).float().to(device)
     whole = texts(model.shape.vocab_size, [n + STEPS for n in PROMPTS])
     expected = torch.cat(
-        through(
-            QuantizedCache(exact.shape, capacity=LONGEST, stored=torch.int8, **ON_CPU), exact, whole
-        )
-        if kind == "int8"
-        else [exact(text[None])[0, n - 1 :] for text, n in zip(whole, PROMPTS, strict=True)]
+        [exact(text[None])[0, n - 1 :] for text, n in zip(whole, PROMPTS, strict=True)]
     )
     errors = []
     for attention in ("as-model", "flash-decode"):
         on = {"n_rows": 3, "device": device, "dtype": torch.float32, "attention": attention}
         if kind == "contiguous":
             cache = ContiguousCache(model.shape, capacity=LONGEST, **on)
-        elif kind == "int8":
-            cache = QuantizedCache(model.shape, capacity=LONGEST, stored=torch.int8, **on)
         else:
             cache = PagedCache(model.shape, n_pages=20, page_size=4, **on)
         found = torch.cat(through(cache, model, [text.to(device) for text in whole])).cpu()

@@ -31,7 +31,8 @@ def made(in_tmp, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("draft", "share"), [("ngrams", 0.0), ("skip:1", 0.55), ("small.gguf", 1.0)]
+    ("draft", "share"),
+    [("ngrams", 0.0), ("skip:1", 0.55), ("distilled:1", 0.6), ("small.gguf", 1.0)],
 )
 def test_counts_and_times(draft, share, made):
     found, told = made(draft=draft)

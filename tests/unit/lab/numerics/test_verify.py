@@ -256,7 +256,7 @@ def quantised(weights, pass_="forward", **configuration):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
 @pytest.mark.full
-@pytest.mark.parametrize("weights", ["int8", "int4:128"])
+@pytest.mark.parametrize("weights", ["int8", "int4:128", "int4:64-calibrated"])
 @pytest.mark.parametrize("pass_", ["forward", "prefill"])
 def test_quantised_weights_err_as_their_steps_say(weights, pass_):
     """By half of the bound, which is twice what rounding at random in the same steps makes of it: two draws
@@ -319,12 +319,20 @@ def test_a_training_run_shows_what_one_step_in_16_bits_hides(broken, monkeypatch
 
 def test_a_training_run_is_told_by_step_and_layer():
     run = verify(case(), case(precision="bf16"), "approximate").training
-    assert len(run.losses) == len(run.base_losses) == len(run.oracle_losses) == training.N_STEPS
-    assert run.losses != run.base_losses != run.oracle_losses
-    assert run.losses == pytest.approx(run.oracle_losses, rel=0.01)
-    assert run.layers == ("others", "layer 0", "layer 1")
-    assert run.gradient_norms == pytest.approx(run.oracle_gradient_norms, rel=0.1)
-    assert min(run.oracle_gradient_norms) > 0
+    courses = run.candidate, run.base, run.oracle
+    assert {len(each.losses) for each in courses} == {training.N_STEPS}
+    assert len({each.losses for each in courses}) == 3
+    assert run.candidate.losses == pytest.approx(run.oracle.losses, rel=0.01)
+    assert run.layers == ("layer 0", "layer 1", "others")
+    for mine, theirs in zip(run.candidate.gradient_norms, run.oracle.gradient_norms, strict=True):
+        assert mine == pytest.approx(theirs, rel=0.1)
+        assert min(theirs) > 0
+    assert (run.n_repeated, run.looks) == (2, (1, 6, 11, 16))
+    for mine, theirs in zip(run.candidate.output_norms, run.oracle.output_norms, strict=True):
+        assert mine == pytest.approx(theirs, rel=0.01)
+    for mine, theirs in zip(run.candidate.magnitudes, run.oracle.magnitudes, strict=True):
+        assert [sum(layer) for layer in mine] == pytest.approx([1000, 1000], abs=6)
+        assert torch.allclose(torch.tensor(mine), torch.tensor(theirs), atol=20)
 
 
 def test_parameters_in_16_bits_may_drift_as_rounding_makes_them():
@@ -352,10 +360,10 @@ def test_a_run_that_jumps_is_no_chance(monkeypatch):
     real = training.train
 
     def jumping(step, n_steps):
-        losses, norms = real(step, n_steps)
+        course = real(step, n_steps)
         if step.case.configuration.optimizer == "adamw-fused":
-            losses[-3] += 8.0
-        return losses, norms
+            course.losses[-3] += 8.0
+        return course
 
     monkeypatch.setattr(training, "train", jumping)
     found = verify(case(), case(optimizer="adamw-fused"), "reordered")

@@ -14,6 +14,7 @@ from peakward.prediction.memory.step import planned
 from peakward.prediction.memory.timeline import Timeline
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
+from tiers import in_full
 
 
 def case(shape="tiny", device="cuda", changes=None, **configuration):
@@ -101,7 +102,7 @@ def measured(asked):
     return most, held
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4:128"])
+@pytest.mark.parametrize("weights", ["int8", "int4:128", *in_full(["int4:64-calibrated"])])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_build_holds_at_most_what_is_predicted(weights, precision, monkeypatch):
     """In two chunks of the largest weights, of which a byte an element is 2 to 3% of the peak; ids and the

@@ -11,12 +11,28 @@ from peakward.report.run import plots
 from peakward.report.run.investigation import read
 
 WIDTHS = [1040, 350]
+HEAT = Plot(
+    title="shades",
+    kind="heat",
+    x_label="step",
+    y_label="off by",
+    x_unit="count",
+    y_unit="count",
+    log_y=True,
+    series=tuple(
+        Series(
+            name=f"layer {row}, without and with",
+            points=tuple(Point(x=x, y=10.0 ** (x - 9) if x else 0.0) for x in range(8)),
+        )
+        for row in range(3)
+    ),
+)
 
 
 @pytest.fixture
 def every_kind(run_study, bench_study):
     found = read(run_study)
-    return [*bench_study.plots, plots.step_times(found), plots.roofline(found)]
+    return [*bench_study.plots, plots.step_times(found), plots.roofline(found), HEAT]
 
 
 def tags(root, tag, style=""):
@@ -257,3 +273,15 @@ def test_a_place_at_the_bottom_is_named_above_the_axis(run_study):
     (label,) = [each for each in tags(root, "text", "name") if each.text.startswith("slow")]
     axis = max(float(each.get("y1")) for each in tags(root, "line", "base"))
     assert float(label.get("y")) < axis - 5
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_cells_of_one_shade_are_one_path(width):
+    root = ET.fromstring(draw(HEAT, width))
+    cells = [each.get("d").count("M") for each in tags(root, "path", "cell")]
+    # Three rows of a cell without a value, and of one a shade in the rest; then the legend.
+    assert sum(cells) == 3 * 8 + 8
+    assert len(cells) <= 1 + 8 + 8
+    shades = [float(each.get("fill-opacity")) for each in tags(root, "path", "cell")]
+    assert min(shades) < 0.1
+    assert max(shades) == 1.0

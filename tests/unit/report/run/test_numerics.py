@@ -1,11 +1,9 @@
 import msgspec
-import pytest
 
-from peakward.records.lever import NumericsVerdict, QualityVerdict, TrainingRun
+from peakward.records.lever import NumericsVerdict, QualityVerdict
 from peakward.records.measurement import Interval
 from peakward.report.run.investigation import read
 from peakward.report.run.page import numerics_table, quality_table
-from peakward.report.run.plots import training_plots
 
 replace = msgspec.structs.replace
 
@@ -69,25 +67,3 @@ def test_what_a_real_model_loses_stands_in_a_table_of_its_own(run_study):
     (row, *_) = quality_table(study, read(study)).rows
     assert row[2:6] == ("violated", "smollm2", "python-topics", 2.5)
     assert row[6:] == ("0.400 (0.300–0.500)", 0.05, "too much")
-
-
-def test_the_training_run_of_the_largest_stack_is_drawn(run_study, studies):
-    run = TrainingRun(
-        losses=(9.0, 8.8),
-        base_losses=(9.0, 8.0),
-        oracle_losses=(9.0, 8.0),
-        layers=("others", "layer 0"),
-        gradient_norms=(1.0, 0.5),
-        base_gradient_norms=(1.0, 0.4),
-        oracle_gradient_norms=(1.0, 0.4),
-    )
-    assert training_plots(run_study) == ()
-    held = studies.numerics("approximate", 0.0, 0.0)
-    course, layers = training_plots(with_numerics(run_study, replace(held, training=run)))
-    assert course.title.endswith("which go from 9 to 8")
-    assert [[point.y for point in each.points] for each in course.series] == [
-        [0.0, 0.0],
-        [0.0, pytest.approx(0.1)],
-    ]
-    assert [each.name for each in layers.series][:2] == ["fp64", "without"]
-    assert [point.label for point in layers.series[0].points] == ["others", "layer 0"]
