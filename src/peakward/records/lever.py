@@ -1,5 +1,6 @@
 """Levers, their trials, and how well predictions of their effect held."""
 
+import math
 from typing import ClassVar, Literal, get_args
 
 import msgspec
@@ -68,16 +69,40 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class NumericsError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The error of one quantity against the fp64 oracle, ‖x − oracle‖ / ‖oracle‖. For a live step the oracle
-    is the step without the lever, and the base is a second call of that step."""
+    is the step without the lever, and the base is a second call of that step. None stands for an error that
+    is not finite."""
 
     quantity: Literal["logits", "loss", "gradients", "parameters", "updates", "losses"]
     """`losses` are those of a short training run."""
-    candidate_error: float
-    base_error: float
-    bound: float
+    candidate_error: float | None
+    base_error: float | None
+    bound: float | None
     """The largest `candidate_error` that the class allows."""
     parameter: str | None = None
     """The parameter whose gradient or update it is; None for a quantity of the whole model."""
+
+    def __post_init__(self) -> None:
+        """JSON has no NaN: it would be written as null, and not be read again."""
+        for name in ("candidate_error", "base_error", "bound"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                msgspec.structs.force_setattr(self, name, None)
+
+    @property
+    def share_of_bound(self) -> float:
+        """The candidate's error over its bound; infinite where either is not finite."""
+        if self.candidate_error is None or self.bound is None:
+            return math.inf
+        if self.bound == 0:
+            return math.inf if self.candidate_error else 0.0
+        return self.candidate_error / self.bound
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the candidate errs by more than its class allows."""
+        if self.candidate_error is None or self.bound is None:
+            return True
+        return self.candidate_error > self.bound
 
 
 MAGNITUDES_LOG2 = tuple(range(-12, 9, 2))

@@ -135,7 +135,7 @@ class Certifier:
                 for name, theirs in reference.updates.items()
             ),
         )
-        broken = [each for each in errors if not each.candidate_error <= each.bound]
+        broken = [each for each in errors if each.is_broken]
         if broken:
             reason = _worst(broken)
             return NumericsVerdict(
@@ -152,6 +152,7 @@ class Certifier:
             return verdict
         base, changed = (_losses(arm) for arm in (self._base, candidate))
         loss = next(each for each in verdict.errors if each.quantity == "loss")
+        assert loss.bound is not None  # What is not finite is broken, and came this far by no way.
         t = abs(paired_t(base, changed, allowed=loss.bound * abs(base[0])))
         if t > MOST_T:
             reason = f"with dropout: means of {N_DRAWS} losses differ by {t:.1f} standard errors"
@@ -359,13 +360,17 @@ def _error_of_update(name: str, theirs: Update, found: Update | None) -> Numeric
     )
 
 
+def _told(error: float | None) -> str:
+    return "not finite" if error is None else f"{error:.2g}"
+
+
 def _worst(broken: list[NumericsError]) -> str:
-    worst = max(broken, key=lambda each: each.candidate_error / (each.bound or 1e-300))
+    worst = max(broken, key=lambda each: each.share_of_bound)
     whose = "" if worst.parameter is None else f" of {worst.parameter}"
     more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
     return (
-        f"{worst.quantity}{whose}: error {worst.candidate_error:.2g}, at most {worst.bound:.2g} is allowed"
-        f"{more}"
+        f"{worst.quantity}{whose}: error {_told(worst.candidate_error)}, at most {_told(worst.bound)} is "
+        f"allowed{more}"
     )
 
 

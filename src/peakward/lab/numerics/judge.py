@@ -179,7 +179,7 @@ def _verdict(claim: Claim, runs: _Runs) -> NumericsVerdict:
         )
         for name, bound in bounds.items()
     )
-    broken: list[str] = [each.quantity for each in errors if not each.candidate_error <= each.bound]
+    broken: list[str] = [each.quantity for each in errors if each.is_broken]
     if not equal:
         broken = ["not bitwise equal"]
     return NumericsVerdict(

@@ -227,8 +227,10 @@ class _Arms:
             )
             for name in expected
         )
-        broken = [each.quantity for each in errors if not each.candidate_error <= each.bound]
-        of_parameters = [each.candidate_error for each in errors if each.quantity == "parameters"]
+        broken = [each.quantity for each in errors if each.is_broken]
+        of_parameters = [
+            each.candidate_error or 0.0 for each in errors if each.quantity == "parameters"
+        ]
         if not broken and any(each > HALF * update for each in of_parameters):
             return _Compared(
                 "not computed",

@@ -21,7 +21,7 @@ from peakward.records.case import (
     Workload,
 )
 from peakward.records.errors import PeakwardError
-from peakward.records.lever import Claim
+from peakward.records.lever import Claim, NumericsError
 from peakward.records.numerics import Drift, Numerics
 
 PASSES: tuple[Pass, ...] = ("forward", "forward_backward")
@@ -59,16 +59,22 @@ def look_at_drift(case: NumericsCase) -> Numerics:
         )
         precise = msgspec.structs.replace(base, configuration=Configuration(precision=case.way))  # type: ignore[arg-type]
         (verdict,) = verify_all((Claim(base=base, candidate=precise, declared="approximate"),))
-        found += [
-            Drift(
-                quantity=each.quantity,  # type: ignore[arg-type]
-                error=each.candidate_error,
-                fp32_error=each.base_error,
-                bound=each.bound,
-            )
-            for each in verdict.errors
-        ]
+        found += [_drift(each, case.way) for each in verdict.errors]
     return Numerics(drifts=tuple(found))
+
+
+def _drift(found: NumericsError, way: str) -> Drift:
+    if found.candidate_error is None or found.base_error is None or found.bound is None:
+        raise PeakwardError(
+            f"expected finite {found.quantity} in {way} and in fp32, got infinity or NaN: take smaller "
+            "weights"
+        )
+    return Drift(
+        quantity=found.quantity,  # type: ignore[arg-type]
+        error=found.candidate_error,
+        fp32_error=found.base_error,
+        bound=found.bound,
+    )
 
 
 LOOKS: dict[NumericsSubject, Callable[[NumericsCase], Numerics]] = {

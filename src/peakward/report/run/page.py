@@ -1,12 +1,11 @@
 """The layout of the report of `peakward run`, and its table of numerics."""
 
-import math
 from statistics import fmean
 
 import msgspec
 
 from peakward.records.case import LeverCase, ModuleCase, StepCase
-from peakward.records.lever import NumericsError, Trial
+from peakward.records.lever import Trial
 from peakward.records.study import Cell, Column, Plot, Study, Table
 from peakward.report import provenance
 from peakward.report.cases import model, settings, workload
@@ -280,7 +279,7 @@ def _rows(trial: Trial, read: RunParts) -> tuple[tuple[Cell, ...], ...]:
     numerics = trial.numerics
     if numerics is None:
         return ()
-    worst = max(numerics.errors, key=_nearness, default=None)
+    worst = max(numerics.errors, key=lambda each: each.share_of_bound, default=None)
     figures: tuple[Cell, ...] = (None, None, None, None)
     if worst is not None:
         figures = (worst.quantity, worst.candidate_error, worst.base_error, worst.bound)
@@ -327,9 +326,3 @@ def quality_table(study: Study, read: RunParts) -> Table | None:
         note="In nats a token. More loss is the candidate's less the base's on the same stretches of text; "
         "its whole interval must be within the bound.",
     )
-
-
-def _nearness(error: NumericsError) -> float:
-    if error.bound == 0:
-        return math.inf if error.candidate_error else 0.0
-    return error.candidate_error / error.bound
