@@ -44,15 +44,16 @@ class Reading:
 
     def judged(self, claim: Claim, numerics: NumericsVerdict) -> NumericsVerdict:
         """The verdict on a claim's numbers with that on its quality, which violates it where more is lost
-        than may be. One of a claim that keeps nothing in fewer bits, or is violated already, stays."""
+        than may be. What could not be read with the real model that was named is not computed, so that no
+        such lever is kept. One of a claim that keeps nothing in fewer bits, or is violated already, stays."""
         ways = _way(claim.base), _way(claim.candidate)
         if numerics.verdict != "holds" or ways[0] == ways[1]:
             return numerics
         quality = self._quality(claim, *ways)
         found = msgspec.structs.replace(numerics, quality=quality)
-        if quality.verdict != "violated":
+        if quality.verdict == "holds" or self._model is None:
             return found
-        return msgspec.structs.replace(found, verdict="violated", reason=quality.reason)
+        return msgspec.structs.replace(found, verdict=quality.verdict, reason=quality.reason)
 
     def _quality(self, claim: Claim, base: str | None, candidate: str | None) -> QualityVerdict:
         if self._model is None or base is None or candidate is None:

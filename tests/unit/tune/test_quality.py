@@ -106,9 +106,9 @@ def test_random_weights_tell_no_quality():
         (Sweep({}, parameters=7), "7 parameters and t"),
     ],
 )
-def test_what_could_not_be_read_says_why(sweep, said):
+def test_what_could_not_be_read_is_not_computed_and_says_why(sweep, said):
     found = judged(sweep, kept(), kept(weights="int8"))
-    assert (found.verdict, found.quality.verdict) == ("holds", "not computed")
+    assert (found.verdict, found.quality.verdict) == ("not computed", "not computed")
     assert said in found.quality.reason
 
 
