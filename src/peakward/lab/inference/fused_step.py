@@ -60,7 +60,7 @@ class FusedStep:
         else:
             self._chain = SeveralRows(shape, weights, self.n_rows, cuts)  # type: ignore[arg-type]
         self.cuts = self._chain.cuts
-        self._table = weights.table
+        self._table, self._n_logits = weights.table, weights.head.n
         self._keys = torch.empty(
             (self.n_rows, self._chain.n_keys), dtype=torch.int64, device=weights.table.device
         )
@@ -68,7 +68,7 @@ class FusedStep:
     def __call__(self, ids: Tensor, position: Tensor) -> Tensor:
         """Takes ids (rows,), the n_new of a sequence beside one another and the first of them at its
         `position` (sequences,), all on the device: the logits behind each, (rows, vocab)."""
-        logits = self._table.new_empty(self.n_rows, len(self._table))
+        logits = self._table.new_empty(self.n_rows, self._n_logits)
         self._chain(ids, position, logits)
         return logits
 
