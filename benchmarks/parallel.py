@@ -21,6 +21,7 @@ import msgspec
 
 import peakward as pw
 from peakward.api import traces
+from peakward.api.cases import case_of_source
 from peakward.hardware import devices
 from peakward.lab.measure import probe
 from peakward.lab.parallel.launch import RankError, launch
@@ -28,7 +29,7 @@ from peakward.lab.parallel.measured import calibrate
 from peakward.models.presets import model
 from peakward.prediction.parallel.layouts import layout_forecast
 from peakward.prediction.planning.site import site
-from peakward.records.case import Configuration, ModelCase, Precision, Workload
+from peakward.records.case import Configuration, ModelCase, ModuleCase, Precision, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.layout import Layout
 from peakward.records.parallel import Arm, ArmRun, ArmsRequest
@@ -160,6 +161,12 @@ def _ddp(options: Options) -> Iterator[Planned]:
         _arm("overlapped", Layout(dp=n, data="overlapped")),
         _arm("plain on each", Layout(), is_on_every_rank=True),
     )
+    graphs: tuple[Arm, ...] = ()
+    if options.device == "cuda":
+        graphs = tuple(
+            _arm(f"{data}, one graph", Layout(dp=n, data=data, captured=True))
+            for data in ("overlapped", "zero2")
+        )
     naive = (
         _arm("flat", Layout(dp=n, data="flat")),
         _arm("per-parameter", Layout(dp=n, data="per-parameter")),
@@ -171,9 +178,10 @@ def _ddp(options: Options) -> Iterator[Planned]:
         turns: tuple[tuple[str, ...], ...] = (("plain", "ddp", "overlapped"),)
         if size == "2.7B":  # 25 GiB of parameters, gradients and moments in bf16, each.
             turns = (("plain", "ddp"), ("plain", "overlapped"))
+        turns += tuple(("plain", each.name) for each in graphs)
         if is_first:
             turns += (("ddp", "flat", "per-parameter"),)
-        arms = base + (naive if is_first else ())
+        arms = base + graphs + (naive if is_first else ())
         yield _planned(options, f"ddp {size}", size, "bf16", arms=arms, turns=turns, limit_s=110)
 
 
@@ -195,7 +203,7 @@ def _ctas(options: Options) -> Iterator[Planned]:
             "bf16",
             arms=arms,
             turns=turns,
-            limit_s=70,
+            limit_s=45,
             NCCL_MAX_CTAS=str(n),
         )
 
@@ -220,7 +228,11 @@ def _fsdp(options: Options) -> Iterator[Planned]:
     for size in options.sizes:
         # 2.7B holds 51 GiB of parameters, gradients and moments in fp32 on one GPU: one arm at a time.
         all_resident = size != "2.7B"
-        turns = (("plain", "fsdp"),) if all_resident else (("plain", "fsdp", "fsdp on one"),)
+        turns: tuple[tuple[str, ...], ...] = (("plain", "fsdp"),)
+        if options.device == "cuda":
+            turns += (("plain", "fsdp, one graph"),)
+        if not all_resident:
+            turns = (tuple(each.name for each in base),)
         yield _planned(
             options,
             f"fsdp {size}",
@@ -231,6 +243,28 @@ def _fsdp(options: Options) -> Iterator[Planned]:
             limit_s=120,
             all_resident=all_resident,
         )
+
+
+def _transformers(options: Options) -> Iterator[Planned]:
+    """LlamaForCausalLM of the last size's shape, sharded and compiled block by block as ours is."""
+    n, size = options.gpus, options.sizes[-1]
+    arms = (
+        _arm("plain", Layout()),
+        _arm("fsdp", Layout(dp=n, data="fsdp")),
+        _arm("fsdp on one", Layout(data="fsdp")),
+    )
+    names = tuple(each.name for each in arms)
+    yield _planned(
+        options,
+        f"transformers {size}",
+        size,
+        "bf16-mixed",
+        arms=arms,
+        turns=(names,),
+        limit_s=120,
+        all_resident=False,
+        is_of_transformers=True,
+    )
 
 
 def _buckets(options: Options) -> Iterator[Planned]:
@@ -359,6 +393,7 @@ PARTS: dict[str, Callable[[Options], Iterator[Planned]]] = {
     "traces": _traces,
     "split": _split,
     "fsdp": _fsdp,
+    "transformers": _transformers,
     "ctas": _ctas,
     "buckets": _buckets,
     "host": _host,
@@ -389,6 +424,20 @@ def _case(options: Options, size: str, precision: Precision) -> ModelCase:
     )
 
 
+def _case_of_transformers(case: ModelCase, folder: Path) -> ModuleCase:
+    """The same step of LlamaForCausalLM."""
+    from against.peer import config_of  # Imports transformers, which no other part needs.
+
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(config_of(case.model, "sdpa").to_json_string())
+    return case_of_source(
+        f"hf:{folder.absolute()}",
+        case.workload,
+        configuration=case.configuration,
+        device=case.device,
+    )
+
+
 def _planned(
     options: Options,
     name: str,
@@ -399,9 +448,12 @@ def _planned(
     limit_s: float,
     turns: tuple[tuple[str, ...], ...] = (),
     all_resident: bool = True,
+    is_of_transformers: bool = False,
     **environ: str,
 ) -> Planned:
-    case = _case(options, size, precision)
+    case: ModelCase | ModuleCase = _case(options, size, precision)
+    if is_of_transformers:
+        case = _case_of_transformers(case, options.out.parent / f"llama-{size}")
     if options.device == "cpu":
         arms = tuple(msgspec.structs.replace(each, compiled=False) for each in arms)
 
@@ -468,9 +520,12 @@ def _kind(options: Options) -> Any:
 
 
 def _foreseen(
-    case: ModelCase, arms: tuple[Arm, ...], solos: tuple[Solo, ...]
+    case: ModelCase | ModuleCase, arms: tuple[Arm, ...], solos: tuple[Solo, ...]
 ) -> Iterator[Foreseen]:
-    """Time and memory as `plan --gpus` predicts them from the datasheet, where it knows the layout."""
+    """Time and memory as `plan --gpus` predicts them from the datasheet, where it knows the layout. It plans
+    the reference decoder alone."""
+    if isinstance(case, ModuleCase):
+        return
     measured = {each.arm: each for each in solos}
     here = probe.environment(case.device)
     known = devices.match(here.device_name, here.device_memory_bytes)

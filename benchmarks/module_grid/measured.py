@@ -9,6 +9,8 @@ import torch
 
 from against.interleaved import run_turn
 from module_grid.cases import GridCase, built, inputs
+from peakward.lab.measure.calibration.rates import WIDTH
+from peakward.lab.measure.calibration.timing import host_s
 from peakward.lab.measure.clock import clock_for
 
 N_WARMUP = 3
@@ -27,6 +29,13 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Allocated at most once all is compiled and the optimizer's state is there."""
     fits: dict[int, bool]
     """For limits of the allocator, in bytes: whether two steps ran."""
+    calls_s: tuple[float, float] | None = None
+    """A recorded call on the host just before and just after the timed steps. None in older files."""
+
+    @property
+    def call_s(self) -> float | None:
+        """The mean of both."""
+        return None if self.calls_s is None else sum(self.calls_s) / 2
 
 
 class Step:
@@ -45,6 +54,12 @@ class Step:
 
     def step(self) -> None:
         """Forward; where it trains also backward and the update."""
+        self.passes()
+        if self._optimizer is not None:
+            self._optimizer.step()
+
+    def passes(self) -> None:
+        """The step without the update."""
         if self._optimizer is None:
             with torch.no_grad(), self._mixed():
                 self.model(**self._given)
@@ -53,7 +68,6 @@ class Step:
         with self._mixed():
             loss = self.model(**self._given).loss
         loss.backward()
-        self._optimizer.step()
 
     def loss(self) -> None:
         """Of no interest here."""
@@ -81,7 +95,9 @@ def measured(case: GridCase, device: str, limits: tuple[int, ...], turn_s: float
     peak, reserved = _peaks(on_gpu)
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
+    before_s = call_s(device)
     turn = run_turn("only", arm, clock_for(device), None, turn_s=turn_s)
+    after_s = call_s(device)
     steady, _ = _peaks(on_gpu)
     return Measured(
         step_s=turn.median_s,
@@ -90,14 +106,21 @@ def measured(case: GridCase, device: str, limits: tuple[int, ...], turn_s: float
         reserved_bytes=reserved,
         steady_peak_bytes=steady,
         fits={each: _runs_within(arm, each) for each in limits if on_gpu},
+        calls_s=(before_s, after_s),
     )
 
 
+def call_s(device: str) -> float:
+    """Seconds of a recorded call on the host now, as a calibration times it."""
+    a, b = (torch.rand(WIDTH, WIDTH, device=device) for _ in range(2))
+    a.requires_grad_()
+    return host_s(lambda: torch.add(a, b), "cuda" if device == "cuda" else "cpu")
+
+
 def warm(case: GridCase, device: str) -> None:
-    """Fills Inductor's cache on disk with the case's kernels."""
-    arm = Step(case, device)
-    for _ in range(2):
-        arm.step()
+    """Fills Inductor's cache on disk with the case's kernels. Others do the same on the GPU at that time:
+    what optimizers keep would not fit."""
+    Step(case, device).passes()
 
 
 def release() -> None:

@@ -9,6 +9,7 @@ from peakward.api.predictions import sites
 from peakward.lab.models.module_capture import capture_module
 from peakward.prediction.memory.peak import CONTEXT_BYTES
 from peakward.prediction.planning.module import module_forecast
+from peakward.prediction.planning.site import Site
 from peakward.records.calibration import Calibration
 from peakward.records.errors import PeakwardError
 from peakward.records.op_graph import ModuleCapture
@@ -30,6 +31,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     """A prediction."""
 
     source: str
+    """datasheet; calibrated; or moment: calibrated, and by what a call cost the host beside the step."""
     step_s: float
     low_s: float
     high_s: float
@@ -41,14 +43,14 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     fits: dict[int, bool]
 
 
-def captured(case: GridCase) -> Captured:
+def captured(case: GridCase, *, with_limits: bool = False) -> Captured:
     """In a process of its own: seconds of Python for a model of 24 layers."""
     try:
         found, refused = _capture(case), None
     except PeakwardError as error:
         found, refused = None, str(error)
-    sized = found
-    if sized is None and case.compiled != "none":
+    sized = found if with_limits else None
+    if with_limits and sized is None and case.compiled != "none":
         sized = _capture(msgspec.structs.replace(case, compiled="none"))
     return Captured(capture=found, refused=refused, limits=() if sized is None else _limits(sized))
 
@@ -65,8 +67,7 @@ def _capture(case: GridCase) -> ModuleCapture:
 
 
 def _limits(capture: ModuleCapture) -> tuple[int, ...]:
-    (where,) = sites(("h200",), calibration=None, group=None, prices=())
-    said = module_forecast(capture, where).memory.reserved_bytes
+    said = module_forecast(capture, _site("h200", None)).memory.reserved_bytes
     return () if said is None else tuple(round(share * said) for share in AROUND)
 
 
@@ -74,13 +75,26 @@ def told(found: Captured, device: str, calibrations: Sequence[Calibration | None
     """By each of them; None is the datasheet."""
     if found.capture is None:
         return []
-    return [_told(found, found.capture, device, each) for each in calibrations]
+    by = [_site(device, each) for each in calibrations]
+    return [_told(found.capture, where, found.limits) for where in by]
 
 
-def _told(
-    found: Captured, capture: ModuleCapture, device: str, calibration: Calibration | None
-) -> Told:
+def told_of_the_moment(
+    found: Captured, device: str, calibration: Calibration | None, call_s: float | None
+) -> list[Told]:
+    """By the calibration and what a call cost the host beside the step; none where either is not known."""
+    if found.capture is None or calibration is None or call_s is None:
+        return []
+    by_moment = _told(found.capture, _site(device, calibration).issued_by(call_s), ())
+    return [msgspec.structs.replace(by_moment, source="moment")]
+
+
+def _site(device: str, calibration: Calibration | None) -> Site:
     (where,) = sites((device,), calibration=calibration, group=None, prices=())
+    return where
+
+
+def _told(capture: ModuleCapture, where: Site, limits: tuple[int, ...]) -> Told:
     forecast = module_forecast(capture, where)
     time, memory = forecast.time, forecast.memory
     assert time is not None and memory is not None
@@ -95,8 +109,7 @@ def _told(
         peak_bytes=memory.peak_bytes,
         reserved_bytes=memory.reserved_bytes,
         fits={
-            each: _fits(module_forecast(capture, where, each + CONTEXT_BYTES))
-            for each in found.limits
+            each: _fits(module_forecast(capture, where, each + CONTEXT_BYTES)) for each in limits
         },
     )
 

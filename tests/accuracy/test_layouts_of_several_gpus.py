@@ -1,4 +1,4 @@
-"""Layouts priced beside those that the engine ran on two H200s, and on two and four H100s."""
+"""Layouts priced beside those that the engine ran on two and four H200s, and on two and four H100s."""
 
 from functools import cache
 from typing import NamedTuple
@@ -30,6 +30,7 @@ JOBS = {
     "first": Job("2026-11-27-h200-parallel", 2, H200),
     "second": Job("2026-11-27-h200-parallel-2", 2, H200),
     "four": Job("2026-11-28-h100-parallel-4", 4, H100),
+    "four H200s": Job("2026-11-28-h200-parallel-4", 4, H200),
 }
 
 
@@ -49,12 +50,15 @@ def arms_of(n):
         "fsdp, 4 at once": Layout(dp=n, data="fsdp", blocks_together=4),
         "fsdp, one graph": Layout(dp=n, data="fsdp", captured=True),
         "zero2, one graph": Layout(dp=n, data="zero2", captured=True),
+        "overlapped, one graph": Layout(dp=n, data="overlapped", captured=True),
         "tp": Layout(tp=n),
         "1f1b": Layout(pp=n, n_micro_batches=2 * n),
         "gpipe": Layout(pp=n, n_micro_batches=2 * n, schedule="gpipe"),
     }
 
 
+OF_OTHERS = ("traces", "transformers")
+"""A trace's steps ran beside a profiler, and transformers' model is no shape of ours."""
 NOT_PRICED = {"flat", "per-parameter", "plain on each", "fsdp whole", "tp, not compiled"}
 HOST = "the host is slow unevenly"
 LEFT = "what the arm before it had left was taken off"
@@ -99,7 +103,7 @@ class Seen(NamedTuple):
     """Seconds of a step and bytes at its peak, measured and predicted."""
 
     step_s: float
-    peak_bytes: int
+    peak_bytes: int | None
     predicted_s: float
     predicted_bytes: int
 
@@ -110,10 +114,10 @@ def seen():
     found = {}
     for job, (result, n, card) in JOBS.items():
         for item in msgspec.json.decode(index()[result].read())["items"]:
-            for solo in () if item["name"].startswith("traces") else item["solos"]:
+            for solo in () if item["name"].startswith(OF_OTHERS) else item["solos"]:
                 layout = arms_of(n).get(solo["arm"])
-                if layout is not None:  # A trace's steps ran beside a profiler.
-                    peak = max(filter(None, peaks_of(solo)))
+                if layout is not None:
+                    peak = max(filter(None, peaks_of(solo)), default=None)
                     case, is_fp32 = case_of(item["name"]), "fp32 sums" in solo["arm"]
                     priced = price(case, card, layout, is_fp32)
                     found[job, item["name"], solo["arm"]] = Seen(solo["step_s"], peak, *priced)
@@ -183,4 +187,6 @@ def test_time_has_not_gone_farther_from_the_engine_s(job, name, arm):
 @pytest.mark.parametrize(("job", "name", "arm"), arms(MEMORY_OFF))
 def test_memory_has_not_gone_farther_from_the_engine_s(job, name, arm):
     one = seen()[job, name, arm]
+    if one.peak_bytes is None:
+        pytest.skip("what the arm before it had left was still there, so its peak is not known")
     assert one.predicted_bytes == pytest.approx(one.peak_bytes, rel=0.015)

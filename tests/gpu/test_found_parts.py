@@ -8,6 +8,7 @@ import torch
 
 from peakward.kernels import fuse_activations, fuse_norms, fuse_rope, fuse_swiglu
 from peakward.kernels.ops.norm_modules.behaviour import norm_of
+from peakward.lab.numerics.judge import UNIT_ROUNDOFF
 
 pytestmark = pytest.mark.gpu
 transformers = pytest.importorskip("transformers")
@@ -57,6 +58,8 @@ def test_a_step_errs_no_more_than_it_did(kind, precision):
     plain = errors()
     for fuse, n in N[kind].items():
         assert fuse(model) == n
+    # The loss is one number and may agree by luck: its least error is the operands' roundoff.
+    plain[0] = plain[0].clamp_min(UNIT_ROUNDOFF[precision])
     assert float((errors() / plain.clamp_min(1e-6)).max()) < 2.5
 
 

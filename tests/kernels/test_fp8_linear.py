@@ -1,13 +1,18 @@
 """fp8 casts against their reference, and linear layers of them against fp64."""
 
+import math
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import example, given
 from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint
 
 from peakward.kernels.ops.fp8_linear import api, reference
-from peakward.kernels.ops.fp8_linear.api import fp8_linear
+from peakward.kernels.ops.fp8_linear.api import fp8_linear, fp8_scales
+from peakward.kernels.ops.fp8_linear.scales import FIRST, WINDOW
 from rows import poisoned
 from tiers import drawn_in_full
 
@@ -90,6 +95,79 @@ def test_beyond_the_range_is_the_largest_number_and_nan_stays(device, dtype):
     assert same(columns, rows.t().contiguous())
 
 
+# Delayed scales.
+
+SIZES = st.lists(
+    st.sampled_from([0.0, 1e-9, 0.1, 1.0, 1.5, 3.0, 1e6, float("inf"), float("nan")]),
+    min_size=1,
+    max_size=WINDOW + 4,
+)
+
+
+@drawn_in_full(15)
+@given(m=SIDES, k=SIDES, padding=st.sampled_from([0, 3]), sizes=SIZES, seed=st.integers(0, 99))
+@example(m=80, k=112, padding=0, sizes=[1.0, 2.0, 1e6] + [1.0] * (WINDOW + 1), seed=0)
+@example(m=16, k=16, padding=0, sizes=[0.0, 1.0, float("nan"), 1.0, float("inf"), 0.0], seed=0)
+def test_delayed_casts_and_their_histories_are_the_references(device, m, k, padding, sizes, seed):
+    torch.manual_seed(seed)
+    settings = kernel.TileSettings(32, 64, 4)  # Several programs.
+    for dtype in (E4M3, E5M2):
+        mine, alone, theirs = (fp8_scales(device).x for _ in range(3))
+        for size in sizes:
+            x = torch.randn(m, k + padding)[:, padding:] * (size if 0 <= size < 1e30 else 1)
+            x[3, 5] = size
+            expected = reference.cast_delayed(x, theirs, dtype)
+            with poisoned():
+                found = kernel.cast_delayed_both(x, mine, dtype, settings)
+                rows = kernel.cast_delayed_rows(x, alone, dtype, settings)
+            assert all(map(same, found, expected))
+            assert all(map(same, rows, expected[::2]))
+            assert torch.equal(mine, theirs) and torch.equal(alone, theirs)
+
+
+@BOTH_TYPES
+def test_an_empty_history_loses_nothing_and_later_growth_neither(device, dtype):
+    history = fp8_scales(device).x
+    for size in (1e-6, 1.0, 1e6, 1e3):
+        x = torch.randn(48, 64) * size
+        rows, _, scale = api.fp8_delayed_both(x, history, dtype)
+        told = rows.float() * scale
+        assert not (rows.float().abs() == torch.finfo(dtype).max).any()
+        assert float((told - x).norm() / x.norm()) <= ROUNDOFF[dtype] / 3**0.5
+
+
+def test_a_scale_is_forgotten_after_the_window(device):
+    history = fp8_scales(device).x
+    small, large = torch.ones(16, 16), torch.full((16, 16), 1024.0)
+    scales = [float(api.fp8_delayed_rows(large, history, E4M3)[1])]
+    scales += [float(api.fp8_delayed_rows(small, history, E4M3)[1]) for _ in range(WINDOW + 1)]
+    assert scales[:-1] == [scales[0]] * (WINDOW + 1)
+    assert scales[-1] == scales[0] / 1024
+
+
+def test_a_scale_leaves_headroom_and_is_a_power_of_two(device):
+    for dtype, least in ((E4M3, 2), (E5M2, 4)):
+        largest = torch.finfo(dtype).max
+        for amax in (1.0, 1.75, 1.7501, 448.0, 449.0, 3e-20, 7e20):
+            bits = torch.tensor(amax).view(torch.int32)
+            scale = float(reference.delayed_scale(bits, dtype))
+            assert math.frexp(scale)[0] == 0.5
+            headroom = scale * largest / float(torch.tensor(amax))
+            assert least <= headroom < 2 * least
+
+
+def test_nan_and_infinity_show_and_are_not_remembered(device):
+    history = fp8_scales(device).x
+    x = torch.randn(32, 32)
+    api.fp8_delayed_rows(x, history, E4M3)
+    before = history.clone()
+    for strange in (torch.nan, torch.inf, -torch.inf):
+        spoilt = x.clone()
+        spoilt[1, 2] = strange
+        assert api.fp8_delayed_rows(spoilt, history, E4M3)[1].isnan()
+        assert torch.equal(history, before)
+
+
 def test_zeros_stay_zeros(device):
     x = torch.zeros(16, 32)
     found = api.fp8_rows(x, reference.scale_of(x, E4M3), E4M3)
@@ -155,6 +233,58 @@ def test_errs_as_its_types_round(device, bias):
     assert relative(mine[0], exact[0]) > 2.0**-8  # It is fp8, not bf16.
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_delayed_scales_err_as_their_types_round(device, bias):
+    """At the first use and later, also where x and gradients have grown beyond what was seen."""
+    x, weight, shift, upstream = drawn(torch.bfloat16, bias)
+    scales = fp8_scales(device)
+    forward = 2**0.5 * ROUNDOFF[E4M3]
+    backward = (ROUNDOFF[E4M3] ** 2 + ROUNDOFF[E5M2] ** 2) ** 0.5
+    for size in (1, 1, 3, 100, 1):
+        given = (x * size, weight, shift, upstream * size)
+        mine = outcome(partial(fp8_linear, scales=scales), *given)
+        wide = [None if each is None else each.double() for each in given]
+        exact = outcome(F.linear, *wide)
+        bounds = (forward, backward, backward)
+        for got, wanted, bound in zip(mine[:3], exact[:3], bounds, strict=True):
+            assert relative(got, wanted) <= bound
+
+
+def test_a_call_without_gradients_leaves_the_scales(device):
+    x, weight, _, upstream = drawn(torch.float32, bias=False)
+    scales = fp8_scales(device)
+    outcome(partial(fp8_linear, scales=scales), x, weight, None, upstream)
+    before = [each.clone() for each in scales]
+    assert all(each[FIRST] for each in before)
+    with torch.no_grad():
+        assert torch.equal(fp8_linear(x * 9, weight, scales=scales), fp8_linear(x * 9, weight))
+    assert all(map(torch.equal, scales, before))
+
+
+def test_backward_passes_may_come_in_any_order(device):
+    """As of a layer that is called twice before its backward passes."""
+    x, weight, _, upstream = drawn(torch.float32, bias=False)
+    w, scales = weight.clone().requires_grad_(), fp8_scales(device)
+    first, second = (fp8_linear(each, w, scales=scales) for each in (x, 2 * x))
+    second.backward(upstream)
+    first.backward(upstream)
+    alone = outcome(fp8_linear, x, weight, None, upstream)[2]
+    assert relative(w.grad, 3 * alone.double()) < 2.0**-3
+
+
+def test_a_recomputed_layer_rounds_as_the_first_time(device):
+    x, weight, _, upstream = drawn(torch.float32, bias=False)
+    plain, recomputed = fp8_scales(device), fp8_scales(device)
+
+    def checkpointed(x, weight, _bias):
+        return checkpoint(partial(fp8_linear, scales=recomputed), x, weight, use_reentrant=False)
+
+    for size in (1, 5, 1):
+        given = (x * size, weight, None, upstream * size)
+        mine = outcome(checkpointed, *given)
+        assert all(map(torch.equal, mine, outcome(partial(fp8_linear, scales=plain), *given)))
+
+
 def test_only_what_is_asked_for_is_differentiated(device):
     x, weight, _, upstream = drawn(torch.float32, bias=False)
     whole = outcome(fp8_linear, x, weight, None, upstream)
@@ -179,13 +309,26 @@ def test_the_input_is_kept_in_a_byte_an_element(device):
 
 def test_is_an_operator_that_torch_can_compile(device):
     x, weight, bias, upstream = drawn(torch.float32, bias=True)
-    flat, scale = x.flatten(0, -2), torch.ones(())
-    for each in (torch.ops.peakward.fp8_linear_both, torch.ops.peakward.fp8_linear_rows):
+    flat, scale, ops = x.flatten(0, -2), torch.ones(()), torch.ops.peakward
+    for each in (ops.fp8_linear_both, ops.fp8_linear_rows):
         torch.library.opcheck(each.default, (flat, scale, E4M3))
+    for each in (ops.fp8_linear_delayed_both, ops.fp8_linear_delayed_rows):
+        torch.library.opcheck(each.default, (flat, fp8_scales(device).x, E4M3))
     compiled = torch.compile(fp8_linear, fullgraph=True, backend="aot_eager")
     both = (outcome(each, x, weight, bias, upstream) for each in (compiled, fp8_linear))
     for mine, plain in zip(*both, strict=True):
         assert torch.equal(mine, plain)
+
+
+def test_compiled_calls_change_the_scales_as_eager_ones(device):
+    x, weight, bias, upstream = drawn(torch.float32, bias=True)
+    mine, theirs = fp8_scales(device), fp8_scales(device)
+    compiled = torch.compile(fp8_linear, fullgraph=True, backend="aot_eager")
+    for size in (1, 5, 1):
+        given = (x * size, weight, bias, upstream * size)
+        found = outcome(partial(compiled, scales=mine), *given)
+        assert all(map(torch.equal, found, outcome(partial(fp8_linear, scales=theirs), *given)))
+        assert all(map(torch.equal, mine, theirs))
 
 
 @pytest.mark.filterwarnings("ignore:Your compiler for AOTAutograd")

@@ -129,7 +129,10 @@ def planned_layouts(
     if compile_is_free and (reason := _uncovered(case, where)) is not None:
         settings = msgspec.structs.replace(settings, compile="none")
         case = msgspec.structs.replace(case, configuration=settings)
-        notes = (f"Blocks are planned without compilation, which makes them slower: {reason}",)
+        notes = (
+            "Blocks are planned without compilation, which makes them slower; compiled ones cannot be "
+            f"predicted: {reason}",
+        )
     return layout_plan(
         case, where, n_gpus, asked=asked, network=network, command=command, notes=notes
     )

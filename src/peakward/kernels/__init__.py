@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         flash_attention_varlen,
         flash_attention_with_lse,
     )
-    from peakward.kernels.ops.fp8_linear.api import fp8_linear
+    from peakward.kernels.ops.fp8_linear.api import fp8_linear, fp8_scales
     from peakward.kernels.ops.gated_modules.api import fuse_swiglu
     from peakward.kernels.ops.grouped_matmul.api import grouped_matmul
     from peakward.kernels.ops.layer_norm.api import add_layer_norm, layer_norm
@@ -50,6 +50,7 @@ _MODULE_OF = {
     "flash_attention_varlen": "flash_attention",
     "flash_attention_with_lse": "flash_attention",
     "fp8_linear": "fp8_linear",
+    "fp8_scales": "fp8_linear",
     "fuse_activations": "activation_modules",
     "fuse_norms": "norm_modules",
     "fuse_rope": "rotation_functions",
@@ -82,6 +83,7 @@ __all__ = [
     "flash_attention_varlen",
     "flash_attention_with_lse",
     "fp8_linear",
+    "fp8_scales",
     "fuse_activations",
     "fuse_norms",
     "fuse_rope",

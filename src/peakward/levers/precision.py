@@ -18,6 +18,8 @@ TF32 = Lever(
     min_compute_capability=(8, 0),
 )
 
+_CASTS = ("both", "rows", "delayed_both", "delayed_rows")
+
 
 def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> str | None:
     if not isinstance(case, ModelCase) or case.model.n_experts == 1:
@@ -78,7 +80,7 @@ AXIS = Axis(
         ),
         Lever(
             name="fp8",
-            summary="matmuls of linear layers in fp8 with dynamic per-tensor scales, the rest as bf16-mixed",
+            summary="matmuls of linear layers in fp8 with delayed per-tensor scales, the rest as bf16-mixed",
             sets=(("precision", "fp8"),),
             numerics="approximate",
             device_types=("cuda",),
@@ -112,6 +114,6 @@ AXIS = Axis(
     },
     unseen=_unseen,
     refused_by_capture=("fp8",),
-    kernels={"peakward.fp8_linear_both": KernelSpeed(), "peakward.fp8_linear_rows": KernelSpeed()},
+    kernels={f"peakward.fp8_linear_{name}": KernelSpeed() for name in _CASTS},
     predicted={"cpu": ("tf32", "bf16", "bf16-mixed"), "cuda": get_args(Precision)},
 )

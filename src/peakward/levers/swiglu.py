@@ -122,6 +122,8 @@ AXIS = Axis(
     predicted={"cuda": ("fused",)},
     work={"fused": Work(forward=_forward, backward=_backward)},
     kernels={
+        "peakward.fp8_swiglu": KernelSpeed(),
+        "peakward.fp8_swiglu_backward": KernelSpeed(),
         "peakward.swiglu": KernelSpeed(is_measured=True),
         "peakward.swiglu_backward": KernelSpeed(is_measured=True),
     },

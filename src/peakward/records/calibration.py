@@ -157,6 +157,12 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         both = {name: getattr(self, name) + getattr(other, name) for name in fields}
         return msgspec.structs.replace(self, **both)
 
+    @property
+    def recorded_call_s(self) -> float | None:
+        """The host's seconds of an operation that autograd records, or None where it was not measured."""
+        recorded = (each for each in self.launches if each.operation == "autograd")
+        return next((each.call_s for each in recorded if each.side == "host"), None)
+
     def tell_of(self, subject: Subject) -> bool:
         """Whether it has a figure of the subject, or a reason for having none."""
         return bool(getattr(self, subject)) or any(each.subject == subject for each in self.absent)

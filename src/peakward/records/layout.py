@@ -22,6 +22,11 @@ backward in turn (Narayanan et al. 2019), or that with several stages a rank (Na
 Wrap = Literal["block", "whole"]
 SHARDING: tuple[DataStrategy, ...] = ("zero2", "fsdp")
 """Strategies of `fully_shard`."""
+BUCKETED: tuple[DataStrategy, ...] = ("ddp", "zero1")
+"""Strategies of DistributedDataParallel."""
+CAPTURABLE: tuple[DataStrategy, ...] = ("overlapped", *SHARDING)
+"""Those whose step can be replayed as one CUDA graph: torch's DistributedDataParallel counts its buckets on
+the host."""
 
 
 EXPERT_DATA: tuple[DataStrategy, ...] = ("ddp", *SHARDING)
@@ -61,8 +66,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     blocks_together: int = 1
     """Blocks that `zero2` and `fsdp` gather at once. More of them cost the host less and memory more."""
     captured: bool = False
-    """Whether a step of `zero2` or `fsdp` is replayed as one CUDA graph, which takes the host nothing: a step
-    of `xl` on two H200s went from 270 to 138 ms (results/2026-11-27-h200-parallel-2)."""
+    """Whether a step of `zero2`, `fsdp` or `overlapped` is replayed as one CUDA graph, which takes the host
+    nothing: an fsdp step of `xl` on two H200s went from 270 to 138 ms
+    (results/2026-11-27-h200-parallel-2)."""
 
     @property
     def n_ranks(self) -> int:
@@ -131,9 +137,10 @@ def expect_layout(layout: Layout, n_ranks: int) -> None:
             f"{layout.n_micro_batches}: the pipeline would never be full"
         )
     is_plain = layout.n_ranks == layout.dp and layout.ep == 1
-    if layout.captured and (layout.data not in SHARDING or not is_plain):
+    if layout.captured and (layout.data not in CAPTURABLE or not is_plain):
         raise PeakwardError(
-            f"expected zero2 or fsdp alone for a step as one CUDA graph, got {layout.name}: leave the graph"
+            f"expected {', '.join(CAPTURABLE)} alone for a step as one CUDA graph, got {layout.name}: leave "
+            "the graph"
         )
     if layout.stages_per_rank > 1 and layout.schedule != "interleaved":
         raise PeakwardError(

@@ -75,6 +75,9 @@ class RankUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The most during a step."""
     held_bytes: dict[str, int] = msgspec.field(default_factory=dict)
     """Parameters, gradients and optimiser state between steps, counted on any device."""
+    n_unused: int = 0
+    """Trained parameters without a gradient, for which DistributedDataParallel therefore looked in each step.
+    They are counted for it alone, of a user's module."""
     sent: tuple[Sent, ...] = ()
     communication_s: float | None = None
     """The mean time of profiled steps in which kernels of collectives ran, waits for other ranks included;

@@ -99,8 +99,10 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     never_measured: tuple[str, ...] = ()
     """Operators whose kernels no stored result has timed. They make `step_s` wider."""
     host_is_known: bool = True
-    """Whether the host's costs are those of the host in question. Another's make `step_s` wider: its own may
-    be half of them or twice."""
+    """Whether the host's costs are those of the host in question. Another's make `step_s` wider."""
+    host_call_s: float | None = None
+    """The cost of one recorded call, of which the host's times are multiples. None in records that are older
+    than this field."""
 
     @property
     def never_measured_s(self) -> float:

@@ -299,9 +299,7 @@ def _sources(plan: Plan) -> str | None:
         each.time and each.time.source != "datasheet" and not each.time.host_is_known
         for each in timed
     )
-    host = (
-        " It is of another host than this: intervals allow for half its costs of a call, and twice."
-    )
+    host = " It is of another host than this: intervals allow for 0.43 to 2.3 times its costs of a call."
     return f"Rates of {', '.join(calibrated)} are from its calibration{others}.{host if foreign else ''}"
 
 

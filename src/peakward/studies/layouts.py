@@ -13,7 +13,7 @@ from peakward.prediction.parallel.layouts import layout_forecast
 from peakward.prediction.planning.site import site
 from peakward.records.case import ConfiguredCase, DeviceType, LayoutCase, ModelCase, Precision
 from peakward.records.errors import PeakwardError
-from peakward.records.layout import SHARDING, Layout, expect_shared
+from peakward.records.layout import CAPTURABLE, Layout, expect_shared
 from peakward.records.layouts import LayoutForecast, RankMemory
 from peakward.records.measurement import Environment, Interval, Protocol
 from peakward.records.parallel import RankUse
@@ -72,8 +72,8 @@ def _expect_shared(layout: Layout, case: ConfiguredCase) -> None:
 
 
 def candidates(n: int, batch_size: int, device: DeviceType) -> tuple[Layout, ...]:
-    """The layouts that a search over `n` ranks tries: each strategy of torch's engine alone, on GPUs those of
-    `fully_shard` also as one CUDA graph, and products of two where there are four ranks and more."""
+    """The layouts that a search over `n` ranks tries: each strategy of torch's engine alone, on GPUs some
+    also as one CUDA graph, and products of two where there are four ranks and more."""
     micro = 2 * n if batch_size % 2 == 0 else n
     found = [
         Layout(dp=n),
@@ -82,7 +82,7 @@ def candidates(n: int, batch_size: int, device: DeviceType) -> tuple[Layout, ...
         Layout(dp=n, data="zero2"),
         Layout(dp=n, data="fsdp"),
         *(
-            [Layout(dp=n, data=each, captured=True) for each in SHARDING]
+            [Layout(dp=n, data=each, captured=True) for each in CAPTURABLE]
             if device == "cuda"
             else []
         ),
@@ -372,5 +372,12 @@ def notes(view: View[Shared]) -> Iterator[str]:
         yield "The ranks are processes over gloo that share this machine's cores: times tell of them alone."
         yield "Peak memory and the hidden share of communication are not computed on a CPU."
     yield from late_ranks.notes(view)
+    unused = max((each.n_unused for row in view.rows for each in uses(row)), default=0)
+    if unused:
+        yield (
+            f"The loss does not depend on {unused} trained parameters: ddp and zero1 look for them in each "
+            "step (find_unused_parameters), without which torch ends with an error. Freeze them "
+            "(`requires_grad_(False)`) to do without."
+        )
     absent = {row.point.absent: row.name for row in view.rows if row.point.absent}
     yield from (f"Not run: {name}: {reason}." for reason, name in absent.items())

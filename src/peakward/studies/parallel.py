@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from peakward.records.case import CollectivesCase, Configuration, LayoutCase, ModelCase
 from peakward.records.errors import PeakwardError
-from peakward.records.layout import Layout
+from peakward.records.layout import CAPTURABLE, Layout
 from peakward.records.study import Conclusion
 from peakward.studies import late_ranks, layouts, values
 from peakward.studies.cases import model_case
@@ -61,8 +61,7 @@ def tried(setting: Setting, n: int) -> Iterator[Layout]:
     yield Layout(dp=n, data="fsdp")
     if name != "small":
         if setting.device == "cuda":
-            yield Layout(dp=n, data="zero2", captured=True)
-            yield Layout(dp=n, data="fsdp", captured=True)
+            yield from (Layout(dp=n, data=each, captured=True) for each in CAPTURABLE)
         yield Layout(dp=n, data="fsdp", wrap="whole")
         yield Layout(tp=n)
         yield Layout(pp=n, n_micro_batches=micro, schedule="gpipe")

@@ -43,6 +43,18 @@ def calibrated(sweep: "Sweep", store: "Store", case: LeverCase) -> Calibration:
     return known
 
 
+def recorded_call_s(sweep: "Sweep", case: LeverCase) -> float | None:
+    """Seconds of a recorded call on this host, measured now; None of a step that is not predicted, and where
+    it could not be measured.
+
+    A host's speed changes by the minute: a stored calibration knows that of its own minute. On an H200's host
+    calls took up to 1.95 times as long within minutes after it.
+    """
+    if case.device != "cuda" or isinstance(case, StepCase):
+        return None
+    return sweep.workers.rates("launches", case.device).recorded_call_s
+
+
 def floor_of(
     case: LeverCase, environment: Environment, calibration: Calibration | None
 ) -> Prediction | None:
@@ -61,17 +73,25 @@ class Forecasts:
     """By the calibration where it is a full one (`peakward devices calibrate`), else by the datasheet.
 
     Args:
+        call_s: a recorded call on this host, where it was measured; the calibration's or the datasheet's is
+            taken without.
         capture: the operators of a module's step; asked where a forecast is to be had alone.
     """
 
     def __init__(
-        self, environment: Environment, calibration: Calibration | None, capture: Capture
+        self,
+        environment: Environment,
+        calibration: Calibration | None,
+        capture: Capture,
+        call_s: float | None = None,
     ) -> None:
         self._environment, self._capture = environment, capture
         self.calibration = calibration
         device = devices.match(environment.device_name, environment.device_memory_bytes)
-        self.here: Site | None = None if device is None else site(device, calibration=calibration)
+        self.here: Site | None = None
         """None where the device is not catalogued."""
+        if device is not None:
+            self.here = site(device, calibration=calibration).issued_by(call_s)
         self._made: dict[LeverCase, Forecast | str] = {}
         self._captured: dict[ModuleCase, ModuleCapture | str] = {}
 

@@ -3,7 +3,13 @@
 import torch
 
 from launch import Launch
-from peakward.kernels.ops.fp8_linear.triton import cast_both, cast_rows
+from peakward.kernels.ops.fp8_linear.scales import LENGTH
+from peakward.kernels.ops.fp8_linear.triton import (
+    cast_both,
+    cast_delayed_both,
+    cast_delayed_rows,
+    cast_rows,
+)
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
@@ -13,12 +19,15 @@ def _both(m: int, k: int, source: torch.dtype, target: torch.dtype) -> None:
     scale = torch.empty((), device="meta")
     cast_both(x, scale, target)
     cast_rows(x, scale, target)
+    history = torch.empty(LENGTH, dtype=torch.int32, device="meta")
+    cast_delayed_both(x, history, target)
+    cast_delayed_rows(x, history, target)
 
 
 LAUNCHES = {
     f"{m} × {k} {source} {target}": Launch(
         lambda m=m, k=k, source=source, target=target: _both(m, k, source, target),
-        registers=96,
+        registers=120,
         shared_bytes=16 << 10,
         capabilities=(90,),
     )

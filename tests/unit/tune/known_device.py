@@ -4,6 +4,7 @@ import msgspec
 
 from peakward.lab.measure.messages import Turn, TurnsTimed
 from peakward.levers.catalogue import lever
+from peakward.records.calibration import Absence, LaunchCost, Rates
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import NumericsVerdict
 from peakward.tune.investigation import Aim, Investigation
@@ -25,6 +26,8 @@ class Device:
         self.measured, self.n_processes, self.recorded = {}, 0, {}
         self.done = []
         """What was run, in its order."""
+        self.call_s = None
+        """A recorded call on its host, where it can be measured."""
 
     def prepare(self, n):
         pass
@@ -63,6 +66,11 @@ class Device:
             return
         self.done.append("profile")
         raise PeakwardError("no profiler here")
+
+    def rates(self, subject, device_type):
+        if self.call_s is None:
+            return Rates(absent=(Absence(subject=subject, reason="no clock here"),))
+        return Rates(launches=(LaunchCost(side="host", operation="autograd", call_s=self.call_s),))
 
     def calibration(self, key):
         return self.studies.CALIBRATION

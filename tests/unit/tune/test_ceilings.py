@@ -1,10 +1,11 @@
 """Where an investigation takes its ceilings from."""
 
+import msgspec
 import pytest
 
-from peakward.records.calibration import Calibration, Rates
+from peakward.records.calibration import Calibration, LaunchCost, Rates
 from peakward.records.measurement import Environment
-from peakward.tune.forecasts import calibrated
+from peakward.tune.forecasts import calibrated, recorded_call_s
 
 from .world import BASE
 
@@ -40,6 +41,10 @@ class Lab:
         self.asked.append(device_type)
         return QUICK
 
+    def rates(self, subject, device_type):
+        self.asked.append((subject, device_type))
+        return Rates(launches=(LaunchCost(side="host", operation="autograd", call_s=8e-6),))
+
     def calibration(self, key):
         return self.known if key == QUICK.environment.key else None
 
@@ -59,3 +64,11 @@ def test_a_stored_one_serves_quick_or_full(known):
     lab = Lab(known)
     assert calibrated(lab, lab, BASE) is known
     assert lab.asked == []
+
+
+def test_a_call_of_the_host_is_timed_for_steps_that_are_predicted():
+    lab = Lab(FULL)
+    assert recorded_call_s(lab, BASE) == 8e-6
+    assert lab.asked == [("launches", "cuda")]
+    assert recorded_call_s(lab, msgspec.structs.replace(BASE, device="cpu")) is None
+    assert lab.asked == [("launches", "cuda")]

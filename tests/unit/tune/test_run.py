@@ -1,5 +1,7 @@
 """What an investigation says before it measures, and keeps."""
 
+import pytest
+
 from peakward.report.run import page
 from peakward.tune.investigation import Aim, Investigation
 from peakward.tune.run import investigate
@@ -32,6 +34,19 @@ def test_what_is_predicted_before_is_told_and_kept(studies):
     assert floor.floor_s < forecast.step_s.estimate
     assert study.forecasts == (forecast,)
     assert study.predictions == (floor,)
+
+
+@pytest.mark.parametrize("call_s", [4e-6, 20e-6])
+def test_a_forecast_is_by_what_a_call_costs_now(studies, call_s):
+    device = Device(studies, lambda case: 0.1)
+    device.call_s = call_s
+    stored = recorded_call_of(run(Device(studies, lambda case: 0.1)))
+    assert recorded_call_of(run(device)) == (call_s, True) != stored
+
+
+def recorded_call_of(study):
+    time = study.forecasts[0].time
+    return time.host_call_s, time.host_is_known
 
 
 def test_a_module_is_foretold_by_its_operators_before_it_is_measured(studies, make_module_case):

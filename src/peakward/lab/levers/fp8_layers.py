@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from peakward.kernels.ops.forwards import before_first_call, give_forward
-from peakward.kernels.ops.fp8_linear.api import SIDE, fp8_linear
+from peakward.kernels.ops.fp8_linear.api import SIDE, fp8_linear, fp8_scales
 from peakward.kernels.ops.launchable import FLOATS, autocast_dtype
 from peakward.kernels.ops.linear_cross_entropy import api as linear_cross_entropy
+from peakward.lab.levers.fp8_layer import drop_scales, in_fp8, keep_scales
 from peakward.lab.rewriting.rewriting import left_as_it_is
 from peakward.levers.axis import Undo
 from peakward.records.errors import PeakwardError
@@ -69,7 +70,8 @@ class Survey(NamedTuple):
 
 
 Clock = Callable[[Shape, torch.device], Times]
-Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+Linear = Callable[[nn.Linear, Tensor], Tensor]
+"""Computes a layer that keeps delayed scales."""
 _choices: "weakref.WeakKeyDictionary[nn.Module, LinearChoice]" = weakref.WeakKeyDictionary()
 
 
@@ -207,12 +209,15 @@ def timed(shape: Shape, place: torch.device) -> Times:
     from peakward.kernels.ops.tuning import seconds
 
     with torch.cuda.device(place):
-        calls_of = [_call(shape, place, linear) for linear in (F.linear, fp8_linear)]
+        scaled = partial(fp8_linear, scales=fp8_scales(place))
+        calls_of = [_call(shape, place, linear) for linear in (F.linear, scaled)]
         turns = [[seconds(call) for call in calls_of] for _ in range(N_ROUNDS)]
     return Times(*(median(column) for column in zip(*turns, strict=True)))
 
 
-def _call(shape: Shape, place: torch.device, linear: Linear) -> Callable[[], tuple[Tensor, ...]]:
+def _call(
+    shape: Shape, place: torch.device, linear: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+) -> Callable[[], tuple[Tensor, ...]]:
     """Forward, and backward where there is one, under autocast as the step has it."""
     x = torch.randn(shape.tokens, shape.inputs, dtype=shape.dtype, device=place)
     weight = torch.randn(shape.outputs, shape.inputs, dtype=shape.stored, device=place)
@@ -243,7 +248,7 @@ def choose(
     *,
     loss: str = "torch",
     clock: Clock | None = timed,
-    linear: Linear = fp8_linear,
+    linear: Linear = in_fp8,
 ) -> Undo:
     """Let the module's linear layers that win compute in fp8, in place.
 
@@ -301,18 +306,28 @@ def choice_in(module: nn.Module | None) -> LinearChoice | None:
 
 
 def _put_in(layers: Iterable[nn.Linear], linear: Linear) -> Undo:
-    """Let the layers compute by `linear` where it takes their tokens."""
+    """Let the layers keep delayed scales, and compute by `linear` where it takes their tokens."""
+    changed = tuple(layers)
 
     def made(_kind: type[nn.Module], _own: object) -> Callable[[nn.Linear, Tensor], Tensor]:
         def forward(self: nn.Linear, input: Tensor) -> Tensor:
             n_tokens = math.prod(input.shape[:-1])
             if n_tokens == 0 or n_tokens % SIDE:
                 return F.linear(input, self.weight, self.bias)
-            return linear(input, self.weight, self.bias)
+            return linear(self, input)
 
         return forward
 
-    return give_forward(layers, made)
+    for each in changed:
+        keep_scales(each)
+    take_back = give_forward(changed, made)
+
+    def undo() -> None:
+        take_back()
+        for each in changed:
+            drop_scales(each)
+
+    return undo
 
 
 def every_layer(module: nn.Module) -> Undo:
@@ -327,11 +342,11 @@ def every_layer(module: nn.Module) -> Undo:
             f"expected a module with linear layers (nn.Linear) that can compute in fp8, got "
             f"{type(module).__name__} with none: {'; '.join(_reasons(found.left)) or 'it has no nn.Linear'}"
         )
-    return _put_in(found.layers.values(), fp8_linear)
+    return _put_in(found.layers.values(), in_fp8)
 
 
 def choose_at_first_call(
-    module: nn.Module, *, trains: bool, loss: str = "torch", linear: Linear = fp8_linear
+    module: nn.Module, *, trains: bool, loss: str = "torch", linear: Linear = in_fp8
 ) -> Undo:
     """`choose` by the module's next call, before it; where it trains, by the next that asks for gradients.
 
@@ -339,6 +354,11 @@ def choose_at_first_call(
     code counts or collects in its own attributes is counted twice.
     """
     undos: list[Undo] = []
+
+    # Before that call: what restores the module around it knows the buffers that were there.
+    candidates = tuple(survey(module).layers.values())
+    for each in candidates:
+        keep_scales(each)
 
     def prepare(*args: Any, **kwargs: Any) -> None:
         args, kwargs = _apart((args, kwargs))
@@ -354,6 +374,8 @@ def choose_at_first_call(
         has_chosen = len(undos) > 1
         while undos:
             undos.pop()()
+        for each in candidates:
+            drop_scales(each)
         if has_chosen:
             # Code that was compiled before a change can be taken for the code after it (pytorch#117265).
             torch._dynamo.reset()

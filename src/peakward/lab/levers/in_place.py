@@ -150,11 +150,14 @@ def _in_autocast(device: DeviceType, dtype: torch.dtype) -> Around:
 
     Without autocast's cache of cast weights: a CUDA graph may not keep it.
     """
+    widened = (
+        _widened  # What goes on behind a nested graph's end has no globals of ours (torch 2.11).
+    )
 
     def around(inner: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with torch.autocast(device, dtype=dtype, cache_enabled=False):
             result = inner(*args, **kwargs)
-        return _widened(result, dtype)
+        return widened(result, dtype)
 
     return around
 

@@ -1,5 +1,6 @@
 """Levers that reach into a user's module from outside: its blocks recomputed, compiled, in ranges."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -41,12 +42,17 @@ def recompute(module: nn.Module, mode: Checkpointing) -> Undo:
     if mode == "selective":
         options["context_fn"] = selective
 
+    caches = _caches()
+
+    def without(each: Any) -> Any:
+        """Recomputed, a block would fill an empty cache twice, and the keys and values that it keeps are what
+        recomputation is to save."""
+        return None if isinstance(each, caches) and each.get_seq_length() == 0 else each
+
     def around(inner: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.is_grad_enabled():
-            args = tuple(None if _is_empty_cache(each) else each for each in args)
-            kwargs = {
-                name: None if _is_empty_cache(each) else each for name, each in kwargs.items()
-            }
+            args = tuple(without(each) for each in args)
+            kwargs = {name: without(each) for name, each in kwargs.items()}
             if kwargs.get("use_cache"):
                 kwargs["use_cache"] = False
         return checkpoint(inner, *args, **options, **kwargs)
@@ -54,11 +60,11 @@ def recompute(module: nn.Module, mode: Checkpointing) -> Undo:
     return wrap_forward(blocks, around)
 
 
-def _is_empty_cache(given: object) -> bool:
-    """Whether it is a cache of transformers that a block would fill: recomputed, it would fill it twice, and
-    the keys and values that it keeps are what recomputation is to save."""
-    kinds = ((kind.__module__.split(".")[0], kind.__name__) for kind in type(given).__mro__)
-    return ("transformers", "Cache") in kinds and given.get_seq_length() == 0  # type: ignore[attr-defined]
+def _caches() -> tuple[type[Any], ...]:
+    """The class of transformers' caches, where its models are there. It is looked up before a forward pass is
+    traced: Dynamo of torch 2.11 cannot read the name of a class."""
+    held = sys.modules.get("transformers.cache_utils")
+    return () if held is None else (held.Cache,)
 
 
 def compile_in_place(module: nn.Module, mode: Compile, scope: CompileScope) -> Undo:

@@ -8,8 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from peakward.kernels.ops.fp8_linear.api import fp8_linear
-from peakward.lab.models.decoder import Decoder
+from peakward.kernels.ops.fp8_swiglu.api import fp8_swiglu_network
+from peakward.kernels.ops.gating.api import fused
+from peakward.lab.levers.fp8_layer import in_fp8, keep_scales, scales_of
+from peakward.lab.models.decoder import Decoder, FeedForward
 from peakward.records.case import DeviceType, Precision
 
 AUTOCAST = {"bf16-mixed": torch.bfloat16, "fp8": torch.bfloat16, "fp16-mixed": torch.float16}
@@ -32,14 +34,35 @@ def autocast(precision: Precision, device: DeviceType) -> AbstractContextManager
 
 
 class Fp8Linear(nn.Linear):
-    """A linear layer whose three matmuls run in fp8. Tokens and both widths divide by 16."""
+    """A linear layer whose three matmuls run in fp8, by delayed scales where it trains. Tokens and both
+    widths divide by 16."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return fp8_linear(input, self.weight, self.bias)
+        return in_fp8(self, input)
+
+
+class Fp8FeedForward(FeedForward):
+    """A SwiGLU network without biases whose SwiGLU, by Peakward's own kernel, writes fp8 where it trains."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return super().forward(x)
+        scales = scales_of(self.up), scales_of(self.down)
+        return fp8_swiglu_network(x, self.up.weight, self.down.weight, *scales)
 
 
 def apply_fp8(model: Decoder) -> None:
-    """Turn every linear layer of the blocks into its fp8 form, keeping the parameters."""
+    """Turn every linear layer of the blocks into its fp8 form, keeping the parameters, and networks with
+    the fused SwiGLU into theirs."""
     for module in model.blocks.modules():
         if type(module) is nn.Linear:
-            module.__class__ = Fp8Linear
+            turn_to_fp8(module)
+        elif type(module) is FeedForward and module.gated and module.gating is fused:
+            # Biases stand between the products and SwiGLU.
+            module.__class__ = Fp8FeedForward if module.up.bias is None else FeedForward
+
+
+def turn_to_fp8(layer: nn.Linear) -> None:
+    """Turn a layer into its fp8 form in place, keeping the parameters."""
+    keep_scales(layer)
+    layer.__class__ = Fp8Linear

@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 
 from peakward.lab.measure import compile_report, failure, jobs, memory, nvml
+from peakward.lab.measure.calibration.rates import rates
 from peakward.lab.measure.in_process import gpu_of, type_of
 from peakward.lab.measure.isolated import Ended, Workers
 from peakward.lab.measure.jobs import Prepared
@@ -22,6 +23,8 @@ from peakward.lab.measure.messages import (
     NumericsChecked,
     NumericsRequest,
     ProfileRequest,
+    RatesMeasured,
+    RatesRequest,
     Request,
     TurnsRequest,
 )
@@ -158,6 +161,9 @@ class ThisProcess(Workers, ABC):
                 return Checked()
             case CaptureRequest():
                 return Captured(capture=self._captured(request.case))
+            case RatesRequest(subject="launches", device_type=device_type):
+                # The user's steps are issued by this process; a worker would take ten seconds to start.
+                return RatesMeasured(rates=rates("launches", device_type))
             case ProfileRequest():
                 self._profiled = request.case.device == "cuda"
                 return profile(request, bench)

@@ -1,8 +1,9 @@
 """Values of a captured step that are known although its tensors have none.
 
 What runs may depend on a mask, on positions, or on the longest of some lengths. Such values follow from the
-inputs that were given and from constants by operators on few integers, and these are computed beside the
-capture. What depends on a parameter or on an activation stays unknown.
+integers that were given and from constants by operators on few numbers, and these are computed beside the
+capture. What depends on a parameter or on an activation stays unknown. A number that is drawn is known by its
+range alone: whether it is below 0, as where layers are dropped with a probability of 0.
 """
 
 import sys
@@ -23,12 +24,18 @@ from torch.utils.weak import WeakIdKeyDictionary
 from peakward.lab.models.operator_work import tensors
 
 MOST_ELEMENTS = 2**22
-"""Larger tensors stay unknown: as many take a CPU some milliseconds an operator."""
+"""Larger tensors of integers stay unknown: as many take a CPU some milliseconds an operator."""
+MOST_FRACTIONS = 2**16
+"""As many for other numbers. A mask of tokens may be made of them, as OPT's; one of scores is not read."""
 _READ = torch.ops.aten._local_scalar_dense.default
+_DRAW = torch.ops.aten.rand.default
+_DRAWN = (0.0, 1.0 - 2**-24)
+"""The least and the largest number that it draws."""
+_COMPARISONS = frozenset(getattr(torch.ops.aten, name).Scalar for name in ("lt", "le", "gt", "ge"))
 
 
 class KnownValues(TorchDispatchMode):
-    """Computes integers and booleans that are known, and answers the reads of them.
+    """Computes numbers that are known, and answers the reads of them.
 
     Args:
         on_read: Is given each tensor of one element that is read. There the host waits for a GPU.
@@ -40,10 +47,23 @@ class KnownValues(TorchDispatchMode):
         self._values = WeakIdKeyDictionary()
         self._described = WeakIdKeyDictionary()
         """The stand-ins of tensors on the meta device that were not given as inputs."""
+        self._drawn = WeakIdKeyDictionary()
+        """Single numbers between those of `_DRAWN`."""
+        self._decided = WeakIdKeyDictionary()
+        """The answer of a comparison that every such number gives. It is drawn on the host, which waits for
+        no GPU to read it."""
+        self.draws_decide = False
+        """Whether one was read. A compiler ends its graph there."""
 
     def tell(self, stand_in: Tensor, given: Tensor) -> None:
-        """Says the value that a stand-in has, where it is one of few integers, and no mere shape."""
-        if _is_small(given) and not given.is_meta and not isinstance(given, FakeTensor):
+        """Says the value that a stand-in has, where it is one of few integers, and no mere shape. Other
+        numbers are examples, on which nothing is to depend."""
+        if (
+            _is_whole(given)
+            and _is_small(given)
+            and not given.is_meta
+            and not isinstance(given, FakeTensor)
+        ):
             with no_dispatch():
                 self._values[stand_in] = given.detach().cpu().clone()
 
@@ -54,6 +74,9 @@ class KnownValues(TorchDispatchMode):
         args, kwargs = tree_map_only(Tensor, self._beside, (args, kwargs or {}))
         given = tensors((args, kwargs))
         known = [each for each in given if each in self._values]
+        if func is _READ and given[0] in self._decided:
+            self.draws_decide = True
+            return self._decided[given[0]]
         if func is _READ and known:
             self._on_read(given[0])
             with no_dispatch():
@@ -64,7 +87,17 @@ class KnownValues(TorchDispatchMode):
             self._compute(func, args, kwargs, made)
         elif known and func._schema.is_mutable:
             self._forget(known)
+        elif func is _DRAW and result.numel() == 1:
+            self._drawn[result] = None
+        elif func in _COMPARISONS and args[0] in self._drawn:
+            self._decide(func, args[1], result)
         return result
+
+    def _decide(self, comparison: OpOverload, other: Any, result: Tensor) -> None:
+        with no_dispatch():
+            answers = {comparison(torch.tensor(each), other).item() for each in _DRAWN}
+        if len(answers) == 1:
+            (self._decided[result],) = answers
 
     def _beside(self, given: Tensor) -> Tensor:
         if isinstance(given, FakeTensor) or not given.is_meta:
@@ -92,8 +125,11 @@ class KnownValues(TorchDispatchMode):
 
 
 def _is_small(tensor: Tensor) -> bool:
-    whole = not (tensor.is_floating_point() or tensor.is_complex())
-    return whole and tensor.numel() <= MOST_ELEMENTS
+    return tensor.numel() <= (MOST_ELEMENTS if _is_whole(tensor) else MOST_FRACTIONS)
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def _repeats(func: OpOverload) -> bool:

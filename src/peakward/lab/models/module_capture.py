@@ -94,7 +94,8 @@ def capture_module(
         )
     line = LifetimeRecorder()
     blocks = set(repeated_blocks(module) or ())
-    parts = PartRecorder(compiled, line, told=[each for each in compiled if each not in blocks])
+    told = [each for each in compiled if each not in blocks]
+    parts = PartRecorder(compiled, line, told=told)
     recorder = OpRecorder(module, name=_path, parts=parts)
     step = _Step(asked, KnownValues(recorder.keep_wait), line)
     try:
@@ -116,6 +117,11 @@ def capture_module(
         raise
     except Exception as error:  # A user's code may raise anything where it finds no values.
         raise _refusal(error, recorder.last_module) from error
+    if told and step.known.draws_decide:
+        raise PeakwardError(
+            f"expected compiled code that reads no number which it draws, got {type(module).__name__}, as "
+            "where layers are dropped: compile its blocks, or measure it with `pw.measure_step`"
+        )
     graph = OpGraph.of(map(_as_on_cuda, recorder.graph().operators))
     _check_operators(graph)
     found = parts.found(graph, _as_on_cuda) if compiled else None

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from peakward.kernels.ops.fp8_linear.reference import linear as fp8_by_torch
 from peakward.lab.levers import precision as casts
+from peakward.lab.levers.fp8_layer import rounded_by_torch
 from peakward.lab.levers.fp8_layers import choose_at_first_call
 from peakward.lab.levers.in_place import Applied, Live
 from peakward.lab.levers.whole_step import WholeStep
@@ -238,7 +238,7 @@ class Certifier:
 @contextmanager
 def _rounded_layers(model: nn.Module) -> Iterator[None]:
     """The layers that fp8 chooses, with its roundings and without its kernels."""
-    undo = choose_at_first_call(model, trains=True, linear=fp8_by_torch)
+    undo = choose_at_first_call(model, trains=True, linear=rounded_by_torch)
     try:
         yield
     finally:

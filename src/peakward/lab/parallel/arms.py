@@ -36,10 +36,11 @@ from peakward.lab.parallel.step import (
     captured,
     expect_finite,
 )
-from peakward.lab.parallel.subjects import subject
+from peakward.lab.parallel.subjects import n_unused, subject
 from peakward.levers import catalogue
+from peakward.records.case import ModuleCase
 from peakward.records.errors import PeakwardError
-from peakward.records.layout import SHARDING, Layout
+from peakward.records.layout import BUCKETED, SHARDING, Layout
 from peakward.records.parallel import Arm, ArmRun, ArmsRequest, RankUse
 
 Tell = Callable[[int, str], None]
@@ -90,6 +91,7 @@ class _Bench:
         self._failed: dict[str, str] = {}
         self._held: dict[str, tuple[ParallelStep, Batch]] = {}
         self._known: set[str] = set()
+        self._n_unused: dict[str, int] = {}
         self._built_bytes = 0
         self._resident_bytes: dict[str, int] = {}
         self.n_parameters: int | None = None
@@ -203,10 +205,11 @@ class _Bench:
         )
 
     def _used(self, arm: Arm, others_bytes: int | None) -> RankUse:
-        held = self._held[arm.name][0].bytes_held()
+        held, unused = self._held[arm.name][0].bytes_held(), self._n_unused.get(arm.name, 0)
         if self._rank.device.type != "cuda" or others_bytes is None:
-            return RankUse(held_bytes=held)
+            return RankUse(held_bytes=held, n_unused=unused)
         return RankUse(
+            n_unused=unused,
             built_bytes=self._built_bytes - others_bytes,
             between_bytes=self._allocated_bytes() - others_bytes,
             peak_bytes=torch.cuda.max_memory_allocated() - others_bytes,
@@ -271,6 +274,10 @@ class _Bench:
         make = partial(_optimizer, fused=fused, capturable=layout.captured)
         given = subject(case, layout, self._rank.device)
         self.n_parameters = sum(each.numel() for each in given.module.parameters())
+        batch = given.batch(self._mesh(layout)["dp"].get_local_rank())
+        if isinstance(case, ModuleCase) and layout.data in BUCKETED and layout.dp > 1:
+            self._n_unused[arm.name] = unused = self._most(n_unused(given, batch))
+            layout = msgspec.structs.replace(layout, find_unused=layout.find_unused or bool(unused))
         step = ParallelStep(
             given.module,
             layout,
@@ -281,7 +288,6 @@ class _Bench:
             compiled=arm.compiled,
             **types,
         )
-        batch = given.batch(self._mesh(layout)["dp"].get_local_rank())
         self._held[arm.name] = step, batch
         delay = arm.delay_s if self._rank.number == arm.delayed_rank else 0.0
         called = captured(step) if layout.captured else step.step
@@ -323,6 +329,12 @@ class _Bench:
         dist.all_gather_object(found, self._failed, group=self._host)
         for each in found:
             self._failed |= each or {}
+
+    def _most(self, number: int) -> int:
+        """The largest of all ranks' numbers."""
+        found: list[int] = [0] * self._rank.n_ranks
+        dist.all_gather_object(found, number, group=self._host)
+        return max(found)
 
     def _allocated_bytes(self) -> int:
         return torch.cuda.memory_allocated() if self._rank.device.type == "cuda" else 0

@@ -48,6 +48,23 @@ def subject(case: ModelCase | ModuleCase, layout: Layout, device: torch.device) 
     )
 
 
+def n_unused(subject: Subject, batch: Batch) -> int:
+    """The trained parameters that the loss of a batch does not depend on, by a forward and a backward pass
+    that leave gradients, buffers and random numbers as they were."""
+    module, device = subject.module, batch[0].device
+    buffers = [(each, each.detach().clone()) for each in module.buffers()]
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with subject.around():
+            loss = subject.loss(module, batch)
+        loss.backward()
+    found = sum(each.grad is None for each in module.parameters() if each.requires_grad)
+    module.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for each, before in buffers:
+            each.copy_(before)
+    return found
+
+
 def _decoder(case: ModelCase, layout: Layout, device: torch.device) -> Subject:
     configuration = case.configuration
     model = decoder.build(

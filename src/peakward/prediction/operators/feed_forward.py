@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from peakward.prediction.operators import fp8_network
 from peakward.prediction.operators.linear import BLOCK, SavedLinear, layers, products
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import of_type, tensor
@@ -69,6 +70,10 @@ class SavedFeedForward(NamedTuple):
 
 def forward(on: Writer, plan: Plan, x: Value) -> tuple[SavedFeedForward, Value]:
     """The normed residual stream → what is added to it."""
+    if plan.gating_in_fp8:
+        kept, y = fp8_network.forward(on, plan, x)
+        on.use(x)
+        return SavedFeedForward(*kept), y
     up, widened, activated, product = _until_last_product(on, plan, x)
     down, y = products(plan).forward(on, layers(plan).down, product)
     on.use(x, widened)
@@ -76,7 +81,9 @@ def forward(on: Writer, plan: Plan, x: Value) -> tuple[SavedFeedForward, Value]:
 
 
 def until_saved(on: Writer, plan: Plan, x: Value) -> SavedFeedForward:
-    """As far as torch recomputes it: to the casts for the last product."""
+    """As far as torch recomputes it: to the casts for the last product; a function of our own whole."""
+    if plan.gating_in_fp8:
+        return forward(on, plan, x)[0]
     up, widened, activated, product = _until_last_product(on, plan, x)
     down = products(plan).until_saved(on, layers(plan).down, product)
     on.use(x, widened)
@@ -90,6 +97,8 @@ def result(plan: Plan) -> Operand:
 
 def backward(on: Writer, plan: Plan, saved: SavedFeedForward, gradient: Value) -> Value:
     """Gradient of the result → of the normed residual stream; also of all parameters."""
+    if plan.gating_in_fp8:
+        return fp8_network.backward(on, plan, (saved.up, saved.activation, saved.down), gradient)
     linear = products(plan)
     product = linear.backward(on, saved.down, gradient, plan.compute)
     with on.module(f"{BLOCK}.ff"):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from peakward.levers.weights import Quantised
 from peakward.prediction.memory.timeline import Category
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import E4M3, E5M2, FLOAT, of_type, tensor, transposed
+from peakward.prediction.operators.tape import E4M3, E5M2, FLOAT, INT32, of_type, tensor, transposed
 from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
 
@@ -183,30 +183,31 @@ def _program(n_rows: int, n_out: int, *, compute: str) -> tuple[int, int, int, b
 
 # A linear layer whose products are of fp8 numbers (`kernels/ops/fp8_linear`), in bf16 around them.
 
-FP8_BOTH, FP8_ROWS = "peakward.fp8_linear_both", "peakward.fp8_linear_rows"
+FP8_ROWS, FP8_DELAYED = "peakward.fp8_linear_rows", "peakward.fp8_linear_delayed_both"
+_HISTORY = tensor(INT32, 19)
+"""The largest magnitudes of the uses before, and what finds the next one (`fp8_linear/scales.py`)."""
 
 
 def fp8_forward(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear, Value]:
     """x (…, n_in) → (…, n_out) in the compute type."""
     with on.module(layer.module):
         given, weight = rows(on.cast(x, layer.compute)), Value(layer.weight)
-        x_scale, w_scale = _scale(on, given), _scale(on, weight, held=(given,))
-        x_rows, x_columns = _cast_both(on, given, x_scale, E4M3)
-        w_rows, w_columns = _cast_both(on, weight, w_scale, E4M3)
-        y = _fp8_product(on, (x_rows, x_scale), (w_rows, w_scale), layer.compute, dear=True)
+        x_rows, x_columns, x_scale = cast_delayed(on, given, E4M3)
+        w_rows, w_columns, w_scale = cast_delayed(on, weight, E4M3, held=(given,))
+        y = fp8_product(on, (x_rows, x_scale), (w_rows, w_scale), layer.compute, dear=True)
         y = _with_bias(on, layer, y)
         on.use(x_rows, w_rows, given)  # Locals of the layer.
     return SavedLinear(layer, x_columns, (x_scale, w_columns, w_scale)), y.viewed(_result(layer, x))
 
 
 def fp8_forward_alone(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear, Value]:
-    """The same where no backward pass follows: nothing is transposed."""
+    """The same where no backward pass follows: nothing is transposed, and each scale is x's own."""
     with on.module(layer.module):
         given, weight = rows(on.cast(x, layer.compute)), Value(layer.weight)
         x_scale, w_scale = _scale(on, given), _scale(on, weight, held=(given,))
         x_rows = _cast_rows(on, given, x_scale)
         w_rows = _cast_rows(on, weight, w_scale)
-        y = _fp8_product(on, (x_rows, x_scale), (w_rows, w_scale), layer.compute)
+        y = fp8_product(on, (x_rows, x_scale), (w_rows, w_scale), layer.compute)
         y = _with_bias(on, layer, y)
         on.use(x_rows, w_rows, given)
     return SavedLinear(layer, x, ()), y.viewed(_result(layer, x))
@@ -224,10 +225,9 @@ def fp8_backward(on: Writer, saved: SavedLinear, gradient: Value, x_dtype: str) 
     with on.module(layer.module):
         kept = on.saved(saved.x, *saved.parameters)
         x_columns, x_scale, w_columns, w_scale = kept
-        scale = _scale(on, flat, held=kept)
-        g_rows, g_columns = _cast_both(on, flat, scale, E5M2, held=kept)
-        x = _fp8_product(on, (g_rows, scale), (w_columns, w_scale), layer.compute)
-        _fp8_product(on, (g_columns, scale), (x_columns, x_scale), layer.stored, is_gradient=True)
+        g_rows, g_columns, scale = cast_delayed(on, flat, E5M2, held=kept)
+        x = fp8_product(on, (g_rows, scale), (w_columns, w_scale), layer.compute)
+        fp8_product(on, (g_columns, scale), (x_columns, x_scale), layer.stored, is_gradient=True)
         if layer.bias:
             on.finished(on.reduced("sum", flat, layer.n_out), layer.stored)
         on.use(flat, g_rows, g_columns, scale, *kept)  # Locals of the function.
@@ -245,11 +245,24 @@ def _scale(on: Writer, x: Value, held: tuple[Value, ...] = ()) -> Value:
     return on.pointwise("div", on.pointwise("clamp", amax))
 
 
-def _cast_both(
-    on: Writer, x: Value, scale: Value, dtype: str, held: tuple[Value, ...] = ()
+def written_in_fp8(
+    on: Writer,
+    name: str,
+    inputs: tuple[Value, ...],
+    result: Operand,
+    held: tuple[Value, ...] = (),
 ) -> tuple[Value, ...]:
-    both = (of_type(x.operand, dtype), of_type(transposed(x.operand), dtype))
-    return on.call(FP8_BOTH, (x, scale), both, held=held)
+    """A matrix in fp8 that an operator makes by delayed scales, the same transposed, and its scale."""
+    made = (result, transposed(result), tensor(FLOAT))
+    on.for_time(name, (*inputs, Value(_HISTORY)), (_HISTORY, *made))  # Which changes in place.
+    return on.for_memory((*inputs, *held), made)
+
+
+def cast_delayed(
+    on: Writer, x: Value, dtype: str, held: tuple[Value, ...] = ()
+) -> tuple[Value, ...]:
+    """x in fp8, the same transposed, and its scale, from one pass over x."""
+    return written_in_fp8(on, FP8_DELAYED, (x,), of_type(x.operand, dtype), held)
 
 
 def _cast_rows(on: Writer, x: Value, scale: Value) -> Value:
@@ -263,7 +276,7 @@ def _with_bias(on: Writer, layer: Linear, y: Value) -> Value:
     return on.pointwise("add", y, bias)
 
 
-def _fp8_product(
+def fp8_product(
     on: Writer,
     a: tuple[Value, Value],
     b: tuple[Value, Value],

@@ -242,6 +242,8 @@ _CATEGORIES: dict[str, Category] = {
     "peakward.flash_attention": "attention",
     "peakward.flash_attention_backward": "attention",
     "peakward.fp8_linear_both": "copy",
+    "peakward.fp8_linear_delayed_both": "copy",
+    "peakward.fp8_linear_delayed_rows": "copy",
     "peakward.fp8_linear_rows": "copy",
     "peakward.int4_matmul": "matmul",
     "peakward.int8_matmul": "matmul",

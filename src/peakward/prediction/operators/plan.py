@@ -90,6 +90,8 @@ class Plan(NamedTuple):
     rotation: Work | None
     gating: Work | None
     """The operators of the gate's product that a lever chose; None: torch's. So of the parts below."""
+    gating_in_fp8: bool
+    """The network is one function, whose SwiGLU writes what its fp8 products read."""
     quantised: Quantised | None
     """How the blocks' matrices are kept; None: in the parameters' type."""
     groups_in_one_kernel: bool
@@ -176,10 +178,17 @@ def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Pla
         norm=work("norm", case.configuration),
         rotation=work("rotation", case.configuration),
         gating=work("gating", case.configuration),
+        gating_in_fp8=_gates_in_fp8(case),
         quantised=QUANTISED.get(case.configuration.weights),
         groups_in_one_kernel=compute == BFLOAT
         and (case.device == "cpu" or compute_capability[0] in CAPABILITIES),
     )
+
+
+def _gates_in_fp8(case: ModelCase) -> bool:
+    configuration = case.configuration
+    fused = configuration.precision == "fp8" and configuration.swiglu == "fused"
+    return fused and case.workload.trains and not case.model.bias
 
 
 def _kernel(case: ModelCase, compute: str, compute_capability: ComputeCapability) -> Kernel:

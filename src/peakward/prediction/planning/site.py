@@ -1,7 +1,7 @@
 """One kind of device as a plan sees it, and the figures that follow from a step's time on it."""
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from peakward.hardware.devices import least_memory_bytes
 from peakward.prediction.time.device_model import DeviceModel, device_model
@@ -52,6 +52,12 @@ class Site(NamedTuple):
     why_no_model: str
     group: DeviceGroup | None
     price_per_gpu_hour: float | None
+
+    def issued_by(self, call_s: float | None) -> Self:
+        """The same under a host whose recorded call takes so long now; as it is where that is not known."""
+        if self.model is None or call_s is None:
+            return self
+        return self._replace(model=self.model.issued_by(call_s))
 
     def limit_bytes(self, case_limit_bytes: int | None) -> int:
         """Bytes that one GPU offers, or that the case allows itself."""

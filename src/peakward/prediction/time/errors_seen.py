@@ -1,36 +1,30 @@
 """How far predictions have been from measured times, from which their intervals are."""
 
 from peakward.records.measurement import Interval
-from peakward.records.prediction import Source, StepTime, Waits
+from peakward.records.prediction import Source, StepTime
 
 LEVEL = 0.9
-FACTORS: dict[tuple[Source, Waits], tuple[float, float]] = {
-    ("calibrated", "device"): (0.95, 1.11),
-    ("calibrated", "host"): (0.78, 1.95),
-    ("datasheet", "device"): (0.77, 1.30),
-    ("datasheet", "host"): (0.50, 2.00),
-}
-"""Factors of the predicted time, between which nine in ten measured times lie. Calibrated: by the accuracy
-benchmark on an H200 (`2026-11-22-h200-accuracy`) 113 of 120 cases and 43 of 47; factors fitted
-without a model hold 85 in a hundred of that model's. On an H100, which they had not seen, they hold 59 of
-62 and 48 of 51 (`2026-11-22-h100-accuracy`). A host is whichever it is: a datasheet's are wider than
-what was found. The host of a virtual machine changes: a call that took 9.0 µs in the calibration took 10.4 to
-17.5 within the minutes after it (H200, 2026-11-26), so that a calibrated host's reach to 1.95."""
+Factors = tuple[float, float]
+"""Factors of a predicted time, between which nine in ten measured times lie."""
+DEVICE: dict[Source, Factors] = {"calibrated": (0.95, 1.11), "datasheet": (0.77, 1.30)}
+"""The factors of a step that the device bounds. Calibrated: by the accuracy benchmark on an H200
+(`2026-11-22-h200-accuracy`) 113 of 120 cases; factors fitted without a model hold 85 in a hundred of that
+model's. On an H100, which they had not seen, they hold 59 of 62 (`2026-11-22-h100-accuracy`)."""
+HOST: dict[bool, Factors] = {True: (0.78, 1.95), False: (0.43, 2.3)}
+"""The factors of a step that the host bounds, by whether a call was timed on it. Timed: 43 of 47 cases and 48
+of 51, of the same accuracies; but the host of a virtual machine changes: a call that took 9.0 µs in the
+calibration took 10.4 to 17.5 within the minutes after it (H200, 2026-11-26), so that they reach to 1.95. Not
+timed: it took 6.9, 8.4, 9.0, 9.9 and 19.2 µs in the stored calibrations of five hosts of H100s and H200s, of
+whose pairs nine in ten lie between these factors."""
 
 
 NEVER_MEASURED = (0.5, 2.0)
 """Factors of the predicted time of a kernel that no stored result bears out: a half to twice."""
 
 
-ELSEWHERE = (0.5, 2.0)
-"""Factors of what a call costs on a host, of another one's: half to twice. On a second host of the same GPU,
-steps bound by their host took 0.68 to 0.76 of what the first host's calibration predicted."""
-
-
 def interval(
     step_s: float,
-    source: Source,
-    bound: Waits,
+    factors: Factors,
     never_measured_s: float = 0.0,
     hosts_s: tuple[float, float] | None = None,
 ) -> Interval:
@@ -38,12 +32,11 @@ def interval(
 
     Args:
         step_s: what is predicted.
-        source: of the rates.
-        bound: by what.
+        factors: those of what bounds it.
         never_measured_s: of the device's time that of kernels which no stored result bears out.
         hosts_s: the predicted times by the least and the most that a call of the host may cost.
     """
-    low, high = FACTORS[source, bound]
+    low, high = factors
     less_s, more_s = _beyond(step_s, never_measured_s)
     least_s, most_s = (step_s - less_s) * low, step_s * high + more_s
     if hosts_s is not None:

@@ -16,6 +16,7 @@ from peakward.lab.levers import fp8_layers
 from peakward.lab.levers.fp8_layers import Shape, Times, calls, choice_in, choose, survey, winners
 from peakward.lab.levers.in_place import Applied, Live
 from peakward.lab.levers.module_levers import compile_in_place
+from peakward.lab.measure.snapshot import restored
 from peakward.records.case import AS_WRITTEN
 from peakward.records.errors import PeakwardError
 
@@ -296,6 +297,36 @@ def test_copies_and_saved_models_are_plain(model):
     Model().load_state_dict(torch.load(io.BytesIO(file.getvalue())))
 
 
+def histories(model):
+    return {name: each.clone() for name, each in model.named_buffers() if "history" in name}
+
+
+def test_layers_remember_what_they_saw_for_as_long_as_they_are_in_fp8(model):
+    assert not histories(model)
+    undo = put_in(model)
+    assert len(histories(model)) == 3 * len(taken(model))
+    assert not any(each.any() for each in histories(model).values())
+    results(model)
+    once = histories(model)
+    assert all(each.any() for each in once.values())
+    with torch.no_grad(), in_bf16():
+        model(IDS)
+    assert all(torch.equal(each, once[name]) for name, each in histories(model).items())
+    results(model)
+    assert not any(torch.equal(each, once[name]) for name, each in histories(model).items())
+    undo()
+    assert not histories(model)
+
+
+def test_a_copy_can_be_put_in_fp8_again_and_remembers_by_itself(model):
+    put_in(model)
+    results(model)
+    before, other = histories(model), copy.deepcopy(model)
+    put_in(other)
+    results(other)
+    assert all(torch.equal(each, before[name]) for name, each in histories(model).items())
+
+
 def test_hooks_of_layers_are_called(model):
     seen = []
     model.blocks[0].up.register_forward_hook(lambda _m, _a, y: seen.append(y.dtype))
@@ -340,6 +371,17 @@ def test_in_place_the_first_call_chooses(model, on_cpu):
     assert not taken(model)
     assert torch.equal(model(IDS), wide)
     assert torch.equal(results(model)[0], before[0])
+
+
+def test_in_place_a_first_call_that_is_put_back_leaves_empty_scales(model, on_cpu):
+    applied = Applied(Live(model=model), FP8)
+    with restored(model, None):
+        first = results(model)
+        assert any(each.any() for each in histories(model).values())
+    assert not any(each.any() for each in histories(model).values())
+    assert torch.equal(results(model)[0], first[0])
+    applied.undo()
+    assert not histories(model)
 
 
 def test_in_place_it_is_taken_back_before_any_call(model, on_cpu):
@@ -467,8 +509,8 @@ def test_frozen_layers_are_timed_without_their_gradient(model):
     assert (head.of_weight, head.dtype) == (False, torch.float32)
 
 
-def by_torch(x, weight, bias):
-    return F.linear(x, weight, bias)
+def by_torch(layer, x):
+    return F.linear(x, layer.weight, layer.bias)
 
 
 def test_a_call_without_gradients_does_not_choose_for_training(monkeypatch):

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from peakward.kernels.ops.attention.api import implementation
+from peakward.kernels.ops.gating.api import fused, of_torch
 from peakward.lab.levers import precision
 from peakward.lab.models import decoder
 from peakward.levers.precision import fp32_matmuls
@@ -59,7 +60,7 @@ def test_products_are_those_of_the_linear_layer(bias):
     upstream = torch.randn(2, 16, 48, generator=generator)
     wide = nn.Linear(64, 48, bias=bias, dtype=torch.float64)
     wide.load_state_dict(layer.state_dict())
-    layer.__class__ = precision.Fp8Linear
+    precision.turn_to_fp8(layer)
 
     def run(layer, x):
         x = x.clone().requires_grad_()
@@ -91,3 +92,29 @@ def test_blocks_alone_are_turned_and_keep_their_parameters(make_shape):
     assert all(name.startswith("blocks.") for name in turned)
     assert type(model.readout.head) is nn.Linear
     assert all(each is before[name] for name, each in model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("changes", "gating", "is_turned"),
+    [({}, fused, True), ({}, of_torch, False), ({"bias": True}, fused, False)],
+    ids=["fused", "torch", "biases"],
+)
+def test_networks_with_the_fused_swiglu_alone_are_turned_whole(
+    make_shape, changes, gating, is_turned
+):
+    shape = make_shape(gated=True, activation="silu", d_model=32, d_ff=48, **changes)
+    model = decoder.build(
+        shape,
+        attention=implementation("naive"),
+        gating=gating,
+        device="cpu",
+        dtype=torch.float32,
+        seed=0,
+    )
+    precision.apply_fp8(model)
+    assert {type(each.ff) is precision.Fp8FeedForward for each in model.blocks} == {is_turned}
+    x = torch.randn(2, 16, 32, requires_grad=True)
+    network = model.blocks[0].ff
+    network(x).sum().backward()
+    assert all(each.grad is not None for each in (x, *network.parameters()))
+    assert all(each.any() for each in network.buffers())

@@ -122,6 +122,15 @@ def test_a_failure_is_a_status_and_leaves_the_module(live, monkeypatch):
     same(before, state(live.module))
 
 
+def test_a_call_is_timed_in_the_process_that_issues_the_module_s(live, monkeypatch):
+    before = state(live.module)
+    with LiveWorkers(live) as workers:
+        monkeypatch.setattr(workers, "_argv", ("no such worker",))
+        found = workers.rates("launches", "cpu")
+    assert found.recorded_call_s > 0
+    same(before, state(live.module))
+
+
 def test_the_case_is_of_the_module_s_content(live):
     case = live_case(live, "forward")
     assert (case.source, case.workload.batch_size, case.workload.seq_len) == ("live:GPT", 2, 16)

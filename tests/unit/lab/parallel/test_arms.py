@@ -121,7 +121,10 @@ def test_collectives_of_two_ranks_have_times_and_a_fit():
         (Layout(dp=4, pp=2, data="flat", n_micro_batches=2), "expected ddp, zero1, zero2 or fsdp"),
         (Layout(dp=4, pp=2), "expected at least 2 micro-batches"),
         (Layout(dp=8, stages_per_rank=2), "expected one stage a rank with the schedule 1f1b"),
-        (Layout(dp=8, captured=True), "expected zero2 or fsdp alone for a step as one CUDA graph"),
+        (
+            Layout(dp=8, captured=True),
+            "expected overlapped, zero2, fsdp alone for a step as one CUDA graph",
+        ),
         (Layout(dp=4, tp=2, data="fsdp", captured=True), "got fsdp 4 × tp 2: leave the graph"),
         (Layout(dp=0), "expected sizes of at least 1"),
     ],

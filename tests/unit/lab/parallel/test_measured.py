@@ -93,6 +93,41 @@ def test_a_user_s_module_is_shared_too(measured, tmp_path):
     assert sum(held) == 4 * found.n_parameters and max(held) < 2.2 * found.n_parameters
 
 
+UNUSED = """
+import torch
+from torch import nn
+
+class Half(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.used(x).square().mean()
+
+def build():
+    return Half(), (torch.ones(2, 8),)
+"""
+
+
+def test_parameters_that_a_step_does_not_use_are_looked_for(measured, tmp_path, monkeypatch):
+    (tmp_path / "half_used.py").write_text(UNUSED)
+    monkeypatch.chdir(tmp_path)
+    case = LayoutCase(
+        source="py:half_used:build",
+        fingerprint=module_source.fingerprint("py:half_used:build"),
+        workload=Workload(batch_size=2, seq_len=8),
+        configuration=AS_WRITTEN,
+        layout=Layout(dp=2),
+        device="cpu",
+    )
+    found = measured(case)
+    assert found.status == "ok", found.reason
+    assert [each.n_unused for each in found.ranks.ranks] == [2, 2]
+
+
 @pytest.mark.parametrize("layout", [Layout(cp=2), Layout(dp=2, ep=2)], ids=["cp", "ep"])
 def test_context_and_expert_parallelism_are_planned_and_not_run(measured, layout):
     found = measured(of_layout(layout))

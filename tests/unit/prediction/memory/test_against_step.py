@@ -147,6 +147,7 @@ OWN = [
     (GPT2, {"norm": "fused", "precision": "bf16-mixed"}),
     *(({}, {"precision": "fp8", "checkpointing": mode}) for mode in MODES),
     *((GPT2, {"precision": "fp8", "checkpointing": mode}) for mode in MODES),
+    *(({}, {"precision": "fp8", "swiglu": "fused", "checkpointing": mode}) for mode in MODES),
     *(
         ({"tied_head": tied}, {"norm": "fused", "loss": loss, "precision": precision})
         for tied in (False, True)
@@ -159,6 +160,7 @@ QUICK_OWN = [
     ({"norm": "layernorm"}, {**FUSED, "precision": "bf16", "checkpointing": "none"}),
     (EXPERTS, {"swiglu": "fused"}),
     ({}, {"precision": "fp8", "checkpointing": "none"}),
+    ({}, {"precision": "fp8", "swiglu": "fused", "checkpointing": "none"}),
     ({"tied_head": True}, {"norm": "fused", "loss": "chunked", "precision": "bf16-mixed"}),
     ({"tied_head": False}, {"norm": "fused", "loss": "recomputed", "precision": "fp32"}),
 ]

@@ -225,13 +225,22 @@ FP8 = {
     "plain": ({}, {}, {}),
     "biases": ({"bias": True, "qkv_bias": True}, {}, {}),
     "forward": ({"bias": True}, {}, {"pass_": "forward"}),
+    "swiglu": ({}, {"swiglu": "fused"}, {}),
+    "swiglu with biases": ({"bias": True}, {"swiglu": "fused"}, {}),
+    "swiglu forward": ({}, {"swiglu": "fused"}, {"pass_": "forward"}),
+    "swiglu recomputed": ({}, {**RECOMPUTED, "swiglu": "fused"}, {}),
     "recomputed": ({"bias": True}, RECOMPUTED, {}),
     "selective": ({}, {"checkpointing": "selective"}, {}),
     "decode": ({}, {}, {"pass_": "decode", "batch_size": 16}),
 }
 
 
-@pytest.mark.parametrize("name", ["biases", *in_full(each for each in FP8 if each != "biases")])
+FP8_QUICK = ("biases", "swiglu")
+
+
+@pytest.mark.parametrize(
+    "name", [*FP8_QUICK, *in_full(each for each in FP8 if each not in FP8_QUICK)]
+)
 def test_fp8_of_cuda_is_what_runs_here(name):
     """The closed form knows fp8 on CUDA alone; its kernels run here in Triton's interpreter."""
     pytest.importorskip("triton")

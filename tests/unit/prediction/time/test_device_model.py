@@ -166,6 +166,14 @@ def test_a_datasheet_knows_no_host_and_a_calibration_its_own():
     assert not device_model(calibration(), ROUND, host_is_known=False).host_is_known
 
 
+def test_a_host_that_was_timed_is_known_whatever_the_device_s_rates_are():
+    for known in (None, calibration()):
+        before = device_model(known, ROUND)
+        after = before.issued_by(3e-6)
+        assert (after.call_s, after.host_is_known) == (3e-6, True)
+        assert (after.source, after.products) == (before.source, before.products)
+
+
 # Seconds by bytes moved, through points by hand.
 
 

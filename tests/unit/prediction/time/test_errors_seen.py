@@ -1,33 +1,30 @@
 """The intervals; what they hold of stored measurements is `tests/accuracy`'s."""
 
-from itertools import product
-
 import pytest
 
-from peakward.prediction.time.errors_seen import FACTORS, LEVEL, interval
+from peakward.prediction.time.errors_seen import DEVICE, HOST, LEVEL, interval
 
 
 def test_an_interval_is_the_prediction_times_its_factors():
-    found = interval(2.0, "calibrated", "device")
-    low, high = FACTORS["calibrated", "device"]
-    assert (found.low, found.estimate, found.high, found.level) == (2 * low, 2.0, 2 * high, LEVEL)
+    found = interval(2.0, (0.5, 3.0))
+    assert (found.low, found.estimate, found.high, found.level) == (1.0, 2.0, 6.0, LEVEL)
 
 
-@pytest.mark.parametrize("key", list(product(("calibrated", "datasheet"), ("device", "host"))))
-def test_the_prediction_lies_in_its_interval(key):
-    low, high = FACTORS[key]
+@pytest.mark.parametrize("factors", [*DEVICE.values(), *HOST.values()])
+def test_the_prediction_lies_in_its_interval(factors):
+    low, high = factors
     assert 0 < low < 1 < high
 
 
 @pytest.mark.parametrize(
     ("surer", "less_sure"),
     [
-        (("calibrated", "device"), ("datasheet", "device")),
-        (("calibrated", "host"), ("datasheet", "host")),
-        (("calibrated", "device"), ("calibrated", "host")),
-        (("datasheet", "device"), ("datasheet", "host")),
+        (DEVICE["calibrated"], DEVICE["datasheet"]),
+        (HOST[True], HOST[False]),
+        (DEVICE["calibrated"], HOST[True]),
+        (DEVICE["datasheet"], HOST[False]),
     ],
 )
 def test_what_is_known_less_well_has_the_wider_one(surer, less_sure):
-    assert FACTORS[less_sure][0] < FACTORS[surer][0]
-    assert FACTORS[less_sure][1] > FACTORS[surer][1]
+    assert less_sure[0] < surer[0]
+    assert less_sure[1] > surer[1]

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from peakward.prediction.operators.op_graph import op_graph
-from peakward.prediction.time.errors_seen import FACTORS, speedup
+from peakward.prediction.time.errors_seen import DEVICE, HOST, speedup
 from peakward.prediction.time.kernels import (
     ELEMENTS_PER_SM_S,
     JOINED_ELEMENTS_PER_SM_S,
@@ -151,7 +151,7 @@ def test_a_step_with_a_kernel_that_was_never_measured_says_so_and_is_wider():
         "peakward.flash_attention_backward",
     }
     assert set(own.never_measured) <= NEVER_MEASURED
-    low, high = FACTORS["calibrated", own.bound]
+    low, high = DEVICE["calibrated"] if own.bound == "device" else HOST[True]
     guessed_s, step_s = own.never_measured_s, own.step_s.estimate
     assert 0 < guessed_s < step_s
     assert own.step_s.low == pytest.approx((step_s - guessed_s / 2) * low)

@@ -11,6 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from peakward.kernels.ops.fp8_linear.scales import (
+    FIRST,
+    LEAST_BITS,
+    NEXT,
+    SHIFT,
+    TO_QUARTERS,
+    WINDOW,
+)
+
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 LEAST_AMAX = 2.0**-100
 """Smaller magnitudes are zeros: the reciprocal of their scale would leave fp32."""
@@ -40,6 +49,33 @@ def cast_both(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Ten
     """
     rows = cast_rows(x, scale, dtype)
     return rows, rows.t().contiguous()
+
+
+def delayed_scale(amax_bits: Tensor, dtype: torch.dtype) -> Tensor:
+    """The power of two that leaves a largest magnitude, the bits of fp32, its headroom in the type."""
+    exponent = (amax_bits.clamp(min=LEAST_BITS) + TO_QUARTERS) >> 23
+    return ((exponent + SHIFT[dtype]) << 23).view(torch.float32)
+
+
+def cast_delayed(x: Tensor, history: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """`cast_both` by the scale of a history (`scales`), which then remembers x's largest magnitude.
+
+    Where x is beyond that scale's range the scale is the one that x itself gives. NaN or infinity makes the
+    scale NaN, and is not remembered.
+
+    Returns:
+        x in fp8 as it is and transposed, and the fp32 scalar that turns it back.
+    """
+    amax = x.float().abs().amax()
+    scale = delayed_scale(history[FIRST:].amax(), dtype)
+    if not amax.isfinite():
+        return *cast_both(x, scale, dtype), torch.full_like(scale, torch.nan)
+    bits = amax.view(torch.int32)
+    if amax > scale * torch.finfo(dtype).max:
+        scale = delayed_scale(bits, dtype)
+    history[FIRST + int(history[NEXT])] = bits
+    history[NEXT] = (history[NEXT] + 1) % WINDOW
+    return *cast_both(x, scale, dtype), scale
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

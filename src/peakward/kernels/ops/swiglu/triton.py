@@ -27,7 +27,7 @@ FAR = tl.constexpr(128.0)
 
 
 @triton.jit
-def _one_plus_exp(x, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
+def one_plus_exp(x, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
     """1 + exp(x), in fp32. A power of 2 to x·log2(e) alone errs by that product's rounding, at x = 3 by
     two units in the last place: nothing to 16 bits, too much where fp32 is what goes in and out."""
     if not EXACT:
@@ -39,7 +39,7 @@ def _one_plus_exp(x, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _divided(x, by, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
+def divided(x, by, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
     return tl.div_rn(x, by) if EXACT else x / by
 
 
@@ -65,7 +65,7 @@ def _swiglu_forward(  # type: ignore[no-untyped-def]
     gate = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(at + width, mask=inside, other=0.0).to(tl.float32)
     exact: tl.constexpr = x_ptr.dtype.element_ty == tl.float32
-    y = _divided(gate, _one_plus_exp(-gate, exact), exact) * up
+    y = divided(gate, one_plus_exp(-gate, exact), exact) * up
     tl.store(y_ptr + row * width + column, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
@@ -95,7 +95,7 @@ def _swiglu_backward(  # type: ignore[no-untyped-def]
     gate = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(at + width, mask=inside, other=0.0).to(tl.float32)
     exact: tl.constexpr = x_ptr.dtype.element_ty == tl.float32
-    s = _divided(1.0, _one_plus_exp(-gate, exact), exact)
+    s = divided(1.0, one_plus_exp(-gate, exact), exact)
     out = out_ptr + row * (2 * width) + column
     to_gate = g * up * s * (1 + gate * (1 - s))
     tl.store(out, to_gate.to(out_ptr.dtype.element_ty), mask=inside)
@@ -118,7 +118,7 @@ def _swiglu_apart_forward(  # type: ignore[no-untyped-def]
     gate = tl.load(gate_ptr + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(up_ptr + at, mask=inside, other=0.0).to(tl.float32)
     exact: tl.constexpr = gate_ptr.dtype.element_ty == tl.float32
-    y = _divided(gate, _one_plus_exp(-_inside_sigmoid(gate, GELU), exact), exact) * up
+    y = divided(gate, one_plus_exp(-_inside_sigmoid(gate, GELU), exact), exact) * up
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
@@ -140,11 +140,11 @@ def _swiglu_apart_backward(  # type: ignore[no-untyped-def]
     up = tl.load(up_ptr + at, mask=inside, other=0.0).to(tl.float32)
     exact: tl.constexpr = gate_ptr.dtype.element_ty == tl.float32
     z = _inside_sigmoid(gate, GELU)
-    s = _divided(1.0, _one_plus_exp(-z, exact), exact)
+    s = divided(1.0, one_plus_exp(-z, exact), exact)
     if GELU:
         # gate·dz/dgate, some 30 at a gate of 5, where 1 - s would have lost the digits of s.
         steep = gate * (GELU_SCALE + 3 * GELU_SCALE * GELU_CUBE * gate * gate)
-        slope = steep * _divided(1.0, _one_plus_exp(z, exact), exact)
+        slope = steep * divided(1.0, one_plus_exp(z, exact), exact)
     else:
         slope = gate * (1 - s)
     to_gate = g * up * s * (1 + slope)

@@ -1,12 +1,12 @@
 """The full calibration: the ceilings, then every subject of the rates. Imports no torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import msgspec
 
 from peakward.lab.measure.isolated import Workers
-from peakward.records.calibration import SUBJECTS, Calibration, Rates
+from peakward.records.calibration import SUBJECTS, Calibration, Rates, Subject
 from peakward.records.case import DeviceType
 
 DOING = {
@@ -27,9 +27,13 @@ def ignore(_doing: str) -> None:
 
 
 def calibrate_in_full(
-    workers: Workers, device_type: DeviceType, *, on_subject: Callable[[str], None] = ignore
+    workers: Workers,
+    device_type: DeviceType,
+    *,
+    subjects: Sequence[Subject] = SUBJECTS,
+    on_subject: Callable[[str], None] = ignore,
 ) -> Calibration:
-    """Measures the ceilings and all rates, each subject by itself: one that fails costs no other.
+    """Measures the ceilings and the rates, each subject by itself: one that fails costs no other.
 
     It took 29 s on two CPU cores, some 2 of them for latencies, and 45 s on an H200 before there were
     latencies (2026-11). `on_subject` is called with the next subject.
@@ -42,7 +46,7 @@ def calibrate_in_full(
     on_subject("ceilings")
     ceilings = workers.calibrate(device_type)
     rates = Rates()
-    for subject in SUBJECTS:
+    for subject in subjects:
         on_subject(DOING[subject])
         rates += workers.rates(subject, device_type)
     return msgspec.structs.replace(ceilings, rates=rates, wall_s=perf_counter() - started)

@@ -150,7 +150,11 @@ def expect_covered(case: ModelCase, plan: Plan) -> None:
     _expect("kernel of compiled attention", plan.attention, *KERNELS)
     if plan.attention == "naive":
         _expect("n_kv_heads of compiled naive attention", shape.n_kv_heads, shape.n_heads)
-    _expect("excess of d_model over 8192", max(0, shape.d_model - WIDEST_IN_PARTS), 0)
+    if shape.d_model > WIDEST_IN_PARTS:
+        raise PeakwardError(
+            f"expected a d_model of at most {WIDEST_IN_PARTS} of compiled blocks for kernels in closed "
+            f"form, got {shape.d_model}: measure the case instead, or leave the compilation"
+        )
 
 
 def _expect(setting: str, got: object, *covered: object) -> None:

@@ -57,18 +57,23 @@ def compiled_step(capture: ModuleCapture) -> CompiledStep:
         if value.origin == "zeros"
     ]
     eager = [*(operators[each.call.operator] for each in parts.outside), *zeros]
-    launched = [
-        _told(kernel, operators, phase)
-        for code in codes
-        for phase, found in _directions(code)
-        for kernel in found
+    kernels_by_phase = [
+        (kernel, phase) for code in codes for phase, found in _directions(code) for kernel in found
     ]
+    launched = [_told(kernel, operators, phase) for kernel, phase in kernels_by_phase]
+    # In the order in which each first runs.
+    placed_at = [
+        *(kernel.operator for kernel, _ in kernels_by_phase),
+        *(each.call.operator for each in parts.outside),
+        *(0 for _ in zeros),
+    ]
+    by_place = sorted(zip(placed_at, [*launched, *eager], strict=True), key=lambda each: each[0])
     waits = Counter[Phase](each.phase for each in launched if each.name == READ_BY_HOST)
     calls = Counter[Phase](phase for code in codes for phase, found in _directions(code) if found)
     return CompiledStep(
         parts=parts,
         codes=codes,
-        graph=OpGraph.of([*launched, *eager]),
+        graph=OpGraph.of(operator for _, operator in by_place),
         n_launched=Counter(each.phase for each in launched),
         n_graphs=calls + waits,
         n_eager=Counter(each.phase for each in eager),

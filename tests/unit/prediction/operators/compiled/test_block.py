@@ -31,13 +31,13 @@ REFUSED = {
     "biases of compiled blocks": case({"qkv_bias": True}),
     "kernel of compiled attention": case(configuration={"attention": "sdpa-math"}),
     "n_kv_heads of compiled naive attention": case({"n_kv_heads": 2}),
-    "excess of d_model over 8192": case({"d_model": 8448}),
+    "a d_model of at most 8192": case({"d_model": 8448}),
 }
 
 
 @pytest.mark.parametrize("setting", REFUSED)
 def test_what_is_not_covered_is_refused_by_name(setting):
-    line = f"^expected {setting} .* for kernels in closed form, got .*: measure the case instead"
+    line = f"^expected {setting} .*for kernels in closed form, got .*: measure the case instead"
     with pytest.raises(PeakwardError, match=line):
         op_graph(REFUSED[setting])
 

@@ -1,0 +1,48 @@
+"""The grids of models whose steps are told before they are measured (`benchmarks/module_prediction.py`)."""
+
+from time import monotonic, sleep
+
+import msgspec
+import pytest
+
+from stored_results import index
+
+
+def test_the_blind_grid_has_no_architecture_of_the_one_that_was_seen():
+    from module_grid import nine, seven
+
+    blind = nine.grid()
+    assert len(blind) == 40
+    assert {each.kind for each in blind}.isdisjoint(each.kind for each in seven.grid())
+    for kind in nine.CONFIGS:
+        eager = [each for each in blind if each.kind == kind and each.compiled == "none"]
+        assert {each.precision for each in eager} == {"fp32", "bf16-mixed", "bf16"}
+    assert {each.compiled for each in blind} == {"none", "blocks", "model"}
+    assert {each.pass_ for each in blind} == {"forward", "train_step"}
+
+
+def test_the_budget_ends_a_step_that_takes_long():
+    from module_prediction import OutOfTime, until
+
+    with pytest.raises(OutOfTime), until(monotonic() + 0.01):
+        sleep(60)
+    sleep(0.02)  # Behind the block nothing is raised.
+
+
+def test_a_step_is_told_once_more_by_the_host_of_the_moment():
+    pytest.importorskip("transformers")
+    from module_grid.predicted import captured, told, told_of_the_moment
+    from module_grid.seven import grid
+    from module_prediction import Report
+
+    stored = index()["2026-11-26-h200-module-prediction"].read()
+    report = msgspec.json.decode(stored, type=Report)
+    case = next(each for each in grid(tiny=True) if each.compiled == "none")
+    found = captured(case)
+    (by_calibration,) = told(found, report.device, (report.calibration,))
+    call_s = report.calibration.rates.recorded_call_s
+    (moment,) = told_of_the_moment(found, report.device, report.calibration, 2 * call_s)
+    assert (by_calibration.source, moment.source) == ("calibrated", "moment")
+    assert moment.device_s == by_calibration.device_s
+    assert moment.host_s == pytest.approx(2 * by_calibration.host_s)
+    assert told_of_the_moment(found, report.device, report.calibration, None) == []
