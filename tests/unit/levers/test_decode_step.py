@@ -33,15 +33,13 @@ def case(*, device="cpu", batch_size=1, **configuration):
     )
 
 
-@pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("change", [{}, {"n_kv_heads": 4, "qkv_bias": True, "tied_head": True}])
-def test_it_computes_what_separate_operators_do(change, n):
+def test_it_computes_what_separate_operators_do(change):
     if torch.cuda.is_available():
         pytest.skip("tests/gpu has it compiled")
     shape = msgspec.structs.replace(SHAPE, **change)
     base, fused = (
-        msgspec.structs.replace(each, model=shape)
-        for each in (case(batch_size=n), case(batch_size=n, more=FUSED))
+        msgspec.structs.replace(each, model=shape) for each in (case(), case(more=FUSED))
     )
     found = verify(base, fused, "reordered")
     assert found.verdict == "holds", found
@@ -72,5 +70,7 @@ def test_obstacles():
     assert "a gated silu" in told(gated=False)
     assert "kv-cache int8" in told(kv_cache="int8", attention="flash-decode")
     assert "compile default" in told(compile="default")
-    wide = case(device="cuda", precision="bf16", more=FUSED, batch_size=256)
-    assert "batch" in case_obstacle(wide, compute_capability=(9, 0), has_compiler=True)
+    several = case(device="cuda", precision="bf16", more=FUSED, batch_size=2)
+    assert "needs a batch of 1" in case_obstacle(
+        several, compute_capability=(9, 0), has_compiler=True
+    )
