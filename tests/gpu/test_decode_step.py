@@ -8,7 +8,7 @@ import torch
 from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.drafts import ModelDraft, NGrams, without_blocks
-from peakward.lab.inference.fused_step import FusedDecoder, FusedDecoding
+from peakward.lab.inference.fused_step import FusedDecoder, FusedDecoding, FusedStep
 from peakward.lab.inference.generate import generate
 from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.inference.speculation import Speculation
@@ -25,29 +25,27 @@ FUSED = (("decode_step", "fused"),)
 SEPARATE = {"attention": "flash-decode", "norm": "fused", "rope": "fused", "swiglu": "fused"}
 
 
-def case(model, weights, batch_size=1, **configuration):
+def case(model, weights, **configuration):
     return ModelCase(
         model=msgspec.structs.replace(presets.model(model), n_layers=4),
-        workload=Workload(batch_size=batch_size, seq_len=777, pass_="decode"),
+        workload=Workload(batch_size=1, seq_len=777, pass_="decode"),
         configuration=Configuration(precision="bf16", weights=weights, **configuration),
         device="cuda",
     )
 
 
-@pytest.mark.parametrize("n", [1, 3, 16])
 @pytest.mark.parametrize("weights", ["dense", "int8", "int4:128"])
 @pytest.mark.parametrize("model", ["small", "2.7B"])
-def test_it_errs_no_more_than_separate_kernels_do(model, weights, n):
-    separate, fused = case(model, weights, n, **SEPARATE), case(model, weights, n, more=FUSED)
+def test_it_errs_no_more_than_separate_kernels_do(model, weights):
+    separate, fused = case(model, weights, **SEPARATE), case(model, weights, more=FUSED)
     found = verify(separate, fused, "reordered")
     assert found.verdict == "holds", found
 
 
-@pytest.mark.parametrize("n", [1, 8])
 @pytest.mark.parametrize("weights", ["dense", "int8", "int4:128"])
-def test_replays_on_each_others_heels_are_equal(weights, n):
+def test_replays_on_each_others_heels_are_equal(weights):
     """A kernel that read before its wait would read another's results, now and then."""
-    with prepare(case("2.7B", weights, n, more=FUSED, cuda_graphs=True)) as step:
+    with prepare(case("2.7B", weights, more=FUSED, cuda_graphs=True)) as step:
         for _ in range(8):
             for _ in range(100):
                 step.step()
@@ -107,6 +105,30 @@ def cache_of(model, *, n_rows=1, capacity=700):
         model.shape, n_rows=n_rows, capacity=capacity, device="cuda", dtype=torch.bfloat16,
         attention="flash-decode",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("n_rows", "n_new"), [(3, 1), (16, 1), (1, 5), (1, 16)])
+@pytest.mark.parametrize(("name", "weights"), LOOPS)
+@torch.inference_mode()
+def test_several_rows_err_no_more_than_the_modules_do(name, weights, n_rows, n_new):
+    """Than twice that, as a reordered step may; and replays on each other's heels are equal."""
+    model = built(SHAPES[name], weights)
+    wide, n = widened(model), 300
+    text = torch.randint(model.shape.vocab_size, (n_rows, n + n_new), device="cuda")
+    cache = cache_of(model, n_rows=n_rows)
+    for row, prompt in enumerate(text[:, :n].tolist()):
+        cache.prefill(model, row, prompt)
+    step = FusedStep(model, list(cache.keys), list(cache.values), n_new=n_new)
+    ids = text[:, n:].flatten()
+    found = step(ids, cache.held)
+    exact, rounded = (each(text)[:, n:].flatten(0, 1) for each in (wide, model))
+    assert float((found - exact).abs().max()) <= 2 * float((rounded - exact).abs().max())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        again = step(ids, cache.held)
+    for _ in range(100):
+        graph.replay()
+    assert torch.equal(again, found)
 
 
 def loops(model, *, n_rows=1, n=600):

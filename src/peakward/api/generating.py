@@ -11,7 +11,7 @@ from peakward.api import session
 from peakward.api.machine import Machine, case_obstacle, this_machine
 from peakward.api.session import DB
 from peakward.hardware import devices
-from peakward.levers.decode_step import MOST_ROWS as FUSED_TOKENS
+from peakward.levers.decode_step import MOST_TOKENS as FUSED_TOKENS
 from peakward.records import check
 from peakward.records.case import Configuration, DeviceType, ModelCase, Workload
 from peakward.records.errors import PeakwardError, quoted
@@ -58,9 +58,9 @@ def generate(
         draft: what guesses. "ngrams": what followed the last time that the text ended as it does now;
             "skip:12-17": the model without these blocks; "distilled:12-17": with a matrix in their place,
             fitted to the model's own texts; or another model with the same tokens.
-        decode_step: "fused": a step in five of Peakward's own kernels a layer, for up to 16 tokens at once
-            (each prompt's next one and its guesses) on an NVIDIA GPU of compute capability 9.0 and more;
-            refused where it cannot be taken.
+        decode_step: "fused": a step in five of Peakward's own kernels a layer, for one prompt and up to 16
+            tokens at once (its next one and the guesses) on an NVIDIA GPU of compute capability 9.0 and
+            more; refused where it cannot be taken.
             "separate": the model's operators. "auto": fused where it can be, and the record says why not
             elsewhere (`not_fused`).
         db: where a calibration of this machine is looked for, for the share of its bandwidth.
@@ -105,9 +105,9 @@ def generate(
 def not_fused(machine: Machine, shape: ModelShape, *, n_rows: int, guesses: int) -> str | None:
     """Why the fused step of decode cannot make so many texts of the model at once on this machine, or None
     where it can."""
-    if (n_tokens := n_rows * (1 + guesses)) > FUSED_TOKENS:
+    if (n_tokens := 1 + guesses) > FUSED_TOKENS:
         return (
-            f"decode-step fused takes at most {FUSED_TOKENS} tokens at once (each prompt's next one and its "
+            f"decode-step fused takes at most {FUSED_TOKENS} tokens at once (a prompt's next one and its "
             f"guesses), got {n_tokens}"
         )
     on_gpu = machine.device == "cuda"

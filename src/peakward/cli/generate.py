@@ -50,9 +50,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     skip:A-B: the model without blocks A to B. distilled:A-B: the same with a matrix in their place, fitted
     to the model's own texts before the first token. Else another model with the same tokens."""
     decode_step: Annotated[str, option("STEP", "auto")] = "auto"
-    """auto, fused or separate. fused: five of Peakward's own kernels a layer, for up to 16 tokens at once
-    (each prompt's next one and its guesses) on an NVIDIA GPU (compute capability 9.0 and more). separate: the
-    model's operators. auto: fused where the kernels take the model, and the report says why not elsewhere."""
+    """auto, fused or separate. fused: five of Peakward's own kernels a layer, for one prompt and up to 16
+    tokens at once (its next one and the guesses) on an NVIDIA GPU (compute capability 9.0 and more).
+    separate: the model's operators. auto: fused where it can be taken, and the report says why not
+    elsewhere."""
     device: Annotated[str | None, option("cpu|cuda", "cuda where there is one")] = None
     """Where it runs: in fp32 on a CPU, in bf16 on a GPU."""
     db: Annotated[str, option("FILE", "peakward.db")] = "peakward.db"

@@ -129,7 +129,7 @@ def test_the_step_that_ran_is_told_and_why_no_other(model):
     assert (asked.decode_step, asked.not_fused) == ("separate", None)
     assert f"separate operators: {reason}" in pw.markdown(found)
     assert made(model, guesses=16).not_fused == (
-        "decode-step fused takes at most 16 tokens at once (each prompt's next one and its guesses), got 17"
+        "decode-step fused takes at most 16 tokens at once (a prompt's next one and its guesses), got 17"
     )
     with pytest.raises(pw.PeakwardError, match="takes at most 16 tokens at once"):
         made(model, guesses=16, decode_step="fused")
@@ -148,9 +148,12 @@ def test_what_the_fused_step_is_taken_for():
     assert told(tied_head=True, n_kv_heads=3, qkv_bias=True, d_model=576) is None
     assert told(capability=(8, 0)) == "decode-step fused needs compute capability 9.0, got 8.0"
     assert told(cuda=None) == "decode-step fused needs a GPU by NVIDIA"
-    assert told(n_rows=16) is told(n_rows=4, guesses=3) is None
-    assert "at most 16 tokens at once" in told(n_rows=17)
-    assert "at most 16 tokens at once" in told(n_rows=4, guesses=4)
+    assert told(guesses=15) is None
+    assert "at most 16 tokens at once" in told(guesses=16)
+    for guesses in (0, 3):
+        assert "needs a batch of 1: of larger ones it is measured to be slower, got 2" in told(
+            n_rows=2, guesses=guesses
+        )
     assert "needs no window, got 64" in told(window=64)
     assert "needs a d_model of at most 4096" in told(d_model=8192)
 

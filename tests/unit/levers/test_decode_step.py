@@ -33,15 +33,13 @@ def case(*, device="cpu", batch_size=1, **configuration):
     )
 
 
-@pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("change", [{}, {"n_kv_heads": 4, "qkv_bias": True, "tied_head": True}])
-def test_it_computes_what_separate_operators_do(change, n):
+def test_it_computes_what_separate_operators_do(change):
     if torch.cuda.is_available():
         pytest.skip("tests/gpu has it compiled")
     shape = msgspec.structs.replace(SHAPE, **change)
     base, fused = (
-        msgspec.structs.replace(each, model=shape)
-        for each in (case(batch_size=n), case(batch_size=n, more=FUSED))
+        msgspec.structs.replace(each, model=shape) for each in (case(), case(more=FUSED))
     )
     found = verify(base, fused, "reordered")
     assert found.verdict == "holds", found
@@ -75,5 +73,7 @@ def test_obstacles():
     wide_groups = {"d_model": 512, "d_ff": 512, "n_heads": 8, "n_kv_heads": 8, "head_dim": 64}
     assert told(weights="int4:128-calibrated", **wide_groups) is None
     assert "a scale for 128 inputs" in told(weights="int4:64-calibrated", **wide_groups)
-    wide = case(device="cuda", precision="bf16", more=FUSED, batch_size=256)
-    assert "batch" in case_obstacle(wide, compute_capability=(9, 0), has_compiler=True)
+    several = case(device="cuda", precision="bf16", more=FUSED, batch_size=2)
+    assert "needs a batch of 1" in case_obstacle(
+        several, compute_capability=(9, 0), has_compiler=True
+    )

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from peakward.kernels.ops.decode_step.triton import launch as kernels
 from peakward.kernels.ops.decode_step.triton.launch import Texts
-from peakward.kernels.ops.decode_step.triton.launch_several import MOST_ROWS
 from peakward.kernels.ops.decode_step.triton.settings import Cut, RowsCut
 from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.fused_chains import Cuts, OneRow, SeveralRows
@@ -22,7 +21,7 @@ from peakward.lab.inference.passes import Pass
 from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.models.decoder import Block, Decoder
 from peakward.lab.models.layers import KINDS
-from peakward.levers.decode_step import model_obstacle
+from peakward.levers.decode_step import CHECKED, MOST_TOKENS, model_obstacle
 from peakward.records.case import StoredWeights
 from peakward.records.errors import PeakwardError
 from peakward.records.generation import Sampling
@@ -60,15 +59,18 @@ class FusedStep:
         else:
             self._chain = SeveralRows(shape, weights, self.n_rows, cuts)  # type: ignore[arg-type]
         self.cuts = self._chain.cuts
-        self._table = weights.table
+        self._table, self._n_logits = weights.table, weights.head.n
         self._keys = torch.empty(
             (self.n_rows, self._chain.n_keys), dtype=torch.int64, device=weights.table.device
         )
 
     def __call__(self, ids: Tensor, position: Tensor) -> Tensor:
         """Takes ids (rows,), the n_new of a sequence beside one another and the first of them at its
-        `position` (sequences,), all on the device: the logits behind each, (rows, vocab)."""
-        logits = self._table.new_empty(self.n_rows, len(self._table))
+        `position` (sequences,), all on the device: the logits behind each, (rows, vocab).
+
+        A captured step reads both where they were, so whoever replays it keeps them: a token that is none
+        is an illegal access."""
+        logits = self._table.new_empty(self.n_rows, self._n_logits)
         self._chain(ids, position, logits)
         return logits
 
@@ -81,7 +83,8 @@ class FusedStep:
 
 class FusedDecoder(nn.Module):
     """A decoder of which a pass of up to 16 tokens in all behind those of a cache is a fused step; prompts,
-    and passes of more tokens, go through its modules. It is called as the decoder is, and is for one cache.
+    passes of more tokens, and those of several of a sequence beside weights that are not `CHECKED`, go
+    through its modules. It is called as the decoder is, and is for one cache.
 
     The step reads its positions on the device, so that one captured step serves every length.
 
@@ -96,6 +99,7 @@ class FusedDecoder(nn.Module):
     def __init__(self, model: Decoder, cache: ContiguousCache) -> None:
         super().__init__()
         self.model, self._cache = model, cache
+        self._most = MOST_TOKENS if _stored(model) in CHECKED else len(cache.lengths)
         self._steps: dict[int, FusedStep] = {}
         self.step(1)
 
@@ -108,7 +112,7 @@ class FusedDecoder(nn.Module):
 
     def forward(self, ids: Tensor, cache: Pass, n_logits: int = 1) -> Tensor:
         """As `Decoder.forward` with a pass of this object's cache: the logits (rows, n_logits, vocab)."""
-        if cache.is_first or ids.numel() > MOST_ROWS or len(ids) < len(self._cache.lengths):
+        if cache.is_first or ids.numel() > self._most or len(ids) < len(self._cache.lengths):
             logits: Tensor = self.model(ids, cache=cache, n_logits=n_logits)
             return logits
         logits = self.step(cache.n)(ids.flatten(), self._cache.held)
@@ -154,9 +158,9 @@ def _refuse(model: Decoder, keys: Tensor, n_rows: int) -> None:
     reason = model_obstacle(model.shape, _stored(model))
     if reason is not None:
         raise PeakwardError(f"expected a model that the kernels compute: {reason}")
-    if n_rows > MOST_ROWS:
+    if n_rows > MOST_TOKENS:
         raise PeakwardError(
-            f"expected at most {MOST_ROWS} new tokens in a step, got {n_rows}: take separate kernels"
+            f"expected at most {MOST_TOKENS} new tokens in a step, got {n_rows}: take separate kernels"
         )
     if keys.dtype != dtype or not keys.is_contiguous():
         raise PeakwardError(

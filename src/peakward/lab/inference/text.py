@@ -234,7 +234,7 @@ def decoding_of(
 
     Args:
         draft: as `draft_of` gives it, for guesses above 0.
-        step: fused for up to 16 tokens at once, of all prompts and their guesses.
+        step: fused for one prompt, and up to 16 tokens at once with its guesses.
     """
     weights = found.model.embedding.weight
     device = weights.device

@@ -16,6 +16,7 @@ from peakward.records.generation import Sampling
 from tiers import in_full
 
 pytest.importorskip("triton")
+from peakward.kernels.ops.decode_step.triton import launch, launch_several
 from peakward.lab.inference.fused_step import FusedDecoder, FusedDecoding, FusedStep
 
 N_NEW, CAPACITY = 4, 20
@@ -140,6 +141,21 @@ def test_guesses_are_checked_by_one_fused_step(drafting, n_rows, make):
     assert len(passes) == n_rows  # Prompts alone.
 
 
+def test_guesses_beside_quantised_weights_go_through_the_modules(make):
+    """There a fused step of several tokens is not measured to be faster; one of a single token is taken."""
+    model, passes = make(**MODELS["int8"]), []
+    cache = cache_of(model)
+    fused = FusedDecoder(model, cache)
+    guessing = Speculation(
+        fused, cache, NGrams(), n_guessed=2, by=Sampling(), most_new_tokens=N_NEW
+    )
+    model.register_forward_hook(lambda module, given, made: passes.append(made.shape[1]))
+    texts = generate(guessing, PROMPTS[1:]).tokens
+    assert passes[1:] == [3] * guessing.n_steps
+    plain = Decoding(model, cache_of(model), by=Sampling(), most_new_tokens=N_NEW)
+    assert texts == generate(plain, PROMPTS[1:]).tokens
+
+
 @torch.inference_mode()
 def test_prompts_go_through_the_modules(make):
     one, *others = (each.cache.prefill(each.model, 0, PROMPTS[0]) for each in loops(make()))
@@ -171,6 +187,65 @@ def test_programs_that_share_columns_leave_nothing_behind(make):
     first, second = split(ids, position), split(ids, position)
     assert torch.equal(first, second)
     torch.testing.assert_close(first, plain(ids, position), rtol=1e-4, atol=1e-5)
+
+
+MARGIN = 4096
+
+
+@pytest.fixture
+def amid_others(monkeypatch):
+    """Has every launch find its tensors amid others' memory, NaN or the largest whole numbers, which must
+    stay as it is. It gives the names of the kernels."""
+    started = []
+
+    def surrounded(tensor):
+        kind = tensor.dtype
+        other = (
+            torch.nan
+            if kind.is_floating_point
+            else 1
+            if kind == torch.bool
+            else torch.iinfo(kind).max
+        )
+        whole = torch.full((tensor.numel() + 2 * MARGIN,), other, dtype=kind)
+        return whole, whole[MARGIN:-MARGIN].view(tensor.shape).copy_(tensor)
+
+    def start(kernel, grid, *arguments, **options):
+        given = {id(each): surrounded(each) for each in arguments if torch.is_tensor(each)}
+        before = {name: whole.clone() for name, (whole, _) in given.items()}
+        inside = [given[id(each)][1] if torch.is_tensor(each) else each for each in arguments]
+        kernel[grid](*inside, **options)
+        for each in arguments:
+            if torch.is_tensor(each):
+                whole, found = given[id(each)]
+                each.copy_(found)
+                found.copy_(before[id(each)][MARGIN:-MARGIN].view(each.shape))
+                assert torch.equal(whole.view(torch.uint8), before[id(each)].view(torch.uint8))
+        started.append(kernel.fn.__name__)
+
+    for each in (launch, launch_several):
+        monkeypatch.setattr(each, "launch", start)
+    return started
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("weights", ["dense", *in_full(["int8", "int4:128"])])
+@pytest.mark.parametrize("rows", [(1, 5), *in_full([(1, 1), (2, 1), (1, 16)])])
+def test_no_kernel_touches_what_is_beside_its_tensors(weights, rows, make, request):
+    """At the last places of a cache, by programs that share columns too."""
+    in_groups = {"d_model": 128, "d_ff": 128, "head_dim": 32} if weights == "int4:128" else {}
+    (n_rows, n_new), model = rows, make(weights=weights, n_layers=2, n_kv_heads=2, **in_groups)
+    cache, ids = cache_of(model, n_rows=n_rows), torch.arange(n_rows * n_new) % 60
+    position = torch.full((n_rows,), CAPACITY - n_new)
+    step = FusedStep(model, list(cache.keys), list(cache.values), n_new=n_new)
+    if step.n_rows > 1:
+        cut = step.cuts.out._replace(splits=2)
+        cuts = step.cuts._replace(out=cut, down=cut)
+        step = FusedStep(model, list(cache.keys), list(cache.values), cuts, n_new=n_new)
+    exact = step(ids, position)
+    started = request.getfixturevalue("amid_others")
+    assert torch.equal(step(ids, position), exact)
+    assert len(started) == 1 + 5 * 2 + 1
 
 
 def test_refusals(make):

@@ -105,22 +105,37 @@ def cut_for(*, n: int, k: int, per_word: int) -> Cut:
     return cut._replace(depth=min(cut.depth, cut.chunks(k, per_word)))
 
 
+MULTIPROCESSORS = 132
+"""Those of an H100 and an H200, on which cuts were swept."""
+LEAST_WAVES = 0.7
+"""Blocks of 64 rows over the multiprocessors: fewer leave too many of these without one."""
+
+
 def rows_cut_for(*, n: int, k: int, per_word: int) -> RowsCut:
     """The cut of a matrix (n, k) for several rows of activations; `per_word` as in `cut_for`.
 
     Each program reads all of x. Where the matrix has too few rows to fill a GPU by blocks of many, dense
     blocks are of few, and of fewer bits their columns are shared: beside 16 rows of int4, 16 of x are four
-    times as many bytes.
+    times as many bytes. Dense cuts were swept with 8 rows of `2.7B` in bf16 on an H200, a dozen of each
+    matrix; those of int8 and int4 were not.
     """
     columns = {1: 64}.get(per_word, 128)
     stages = 6 if per_word == 8 else 4
-    if n >= 6000 or k < 4 * columns:
-        return RowsCut(64 if n >= 6000 else 16, columns, stages=stages)
+    waves = n / (64 * MULTIPROCESSORS)
+    is_wide = waves >= LEAST_WAVES
+    if is_wide and per_word <= 2:
+        # µs by blocks of 64 with 4 steps ahead, of 64 with one, and of 32: qkv (0.9 waves) 14.6, 14.1, 16.7;
+        # head (1.2) 17.2, 17.0, 18.8; up (2.4, so that some multiprocessors have 3 blocks) 36.9, 36.4, 28.2.
+        few = RowsCut(32, columns, stages=5)
+        return few if waves > 2 else RowsCut(64, columns, stages=stages, ahead=1)
+    if is_wide or k < 4 * columns:
+        return RowsCut(64 if is_wide else 16, columns, stages=stages)
     if per_word == 8:
         return RowsCut(64, columns, stages=stages, splits=4)
     if per_word == 4:
         return RowsCut(32, columns, parts=2, splits=2)
-    return RowsCut(16, columns // 2, parts=4)
+    # µs by 4 and 6 stages: down (k of 10,240) 19.7, 18.9; out (2,560) 8.4, 8.8.
+    return RowsCut(16, columns // 2, parts=4, stages=6 if k > 6144 else 4)
 
 
 def split_for(*, n_pairs: int, capacity: int, n_multiprocessors: int) -> Split:
