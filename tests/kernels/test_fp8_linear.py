@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from peakward.kernels.ops.fp8_linear import api, reference
 from peakward.kernels.ops.fp8_linear.api import fp8_linear, fp8_scales
-from peakward.kernels.ops.fp8_linear.scales import FIRST, WINDOW
+from peakward.kernels.ops.fp8_linear.scales import FALL, FIRST, LENGTH, NEXT, WINDOW
 from rows import poisoned
 from tiers import drawn_in_full
 
@@ -136,13 +136,61 @@ def test_an_empty_history_loses_nothing_and_later_growth_neither(device, dtype):
         assert float((told - x).norm() / x.norm()) <= ROUNDOFF[dtype] / 3**0.5
 
 
+def test_one_outlier_costs_no_later_use_its_digits(device):
+    x, weight, _, upstream = drawn(torch.float32, bias=False)
+    exact = outcome(F.linear, *(each.double() for each in (x, weight)), None, upstream.double())
+    scales = fp8_scales(device)
+    scaled = partial(fp8_linear, scales=scales)
+    for size in (1, 1e6, 1, 1, 1e-6, 1e-6):
+        y, of_x, of_weight = outcome(scaled, x * size, weight, None, upstream * size)
+        assert relative(y / size, exact[0]) <= 2**0.5 * ROUNDOFF[E4M3]
+        assert relative(of_x / size, exact[1]) <= 2 * ROUNDOFF[E4M3]
+        assert relative(of_weight / size / size, exact[2]) <= 2 * ROUNDOFF[E4M3]
+
+
+@BOTH_TYPES
+def test_what_falls_slowly_or_to_zero_keeps_the_windows_scale(device, dtype):
+    """The second cast is one program's, milliseconds where the first takes tens of µs."""
+    history, least = fp8_scales(device).x, FALL[dtype]
+    seen = [
+        float(api.fp8_delayed_rows(torch.full((16, 16), 2.0**-n), history, dtype)[1])
+        for n in range(least + 2)
+    ]
+    assert seen[: least + 1] == [seen[0]] * (least + 1)
+    assert seen[least + 1] == seen[0] * (2.0 ** -(least + 1) if least < WINDOW else 0.5)
+    before = history[FIRST:].amax()
+    scale = api.fp8_delayed_rows(torch.zeros(16, 16), history, dtype)[1]
+    assert scale == reference.delayed_scale(before, dtype)
+
+
+@BOTH_TYPES
+def test_what_halves_at_every_use_is_seldom_cast_twice(device, dtype):
+    history, twice = fp8_scales(device).x, 0
+    for n in range(64):
+        window = reference.delayed_scale(history[FIRST:].amax(), dtype)
+        scale = api.fp8_delayed_rows(torch.full((16, 16), 2.0**-n), history, dtype)[1]
+        twice += int(scale != window)
+    assert twice <= {E4M3: 1 + 64 // 9, E5M2: 1}[dtype]
+
+
+def test_a_history_that_holds_any_numbers_is_written_inside_of_its_window(device):
+    for strange in (-7, 16, 2**31 - 1):
+        around = torch.zeros(3 * LENGTH, dtype=torch.int32)
+        history = around[LENGTH : 2 * LENGTH]
+        history[NEXT] = strange
+        api.fp8_delayed_rows(torch.ones(16, 16), history, E4M3)
+        assert 0 <= int(history[NEXT]) < WINDOW
+        assert int(history[FIRST:].count_nonzero()) == 1
+        assert not around[:LENGTH].any() and not around[2 * LENGTH :].any()
+
+
 def test_a_scale_is_forgotten_after_the_window(device):
     history = fp8_scales(device).x
-    small, large = torch.ones(16, 16), torch.full((16, 16), 1024.0)
+    small, large = torch.ones(16, 16), torch.full((16, 16), 128.0)
     scales = [float(api.fp8_delayed_rows(large, history, E4M3)[1])]
     scales += [float(api.fp8_delayed_rows(small, history, E4M3)[1]) for _ in range(WINDOW + 1)]
     assert scales[:-1] == [scales[0]] * (WINDOW + 1)
-    assert scales[-1] == scales[0] / 1024
+    assert scales[-1] == scales[0] / 128
 
 
 def test_a_scale_leaves_headroom_and_is_a_power_of_two(device):

@@ -35,7 +35,8 @@ def fp8_linear(
     torch.compile this search is the compiler's, which can fuse it into what makes the tensor, and layers that
     share x share its cast. With `scales` a call that a gradient is asked of takes the scales of the layer's
     last 16 such calls, and the cast finds the new largest magnitude in the same pass. What is beyond its
-    scale's range, as at the first call, is cast a second time: no number saturates. A call without gradients
+    scale's range, as at the first call, or far below it, as after an outlier, is cast a second time: no
+    number saturates, none loses its digits. A call without gradients
     neither reads `scales` nor changes them.
 
     Args:

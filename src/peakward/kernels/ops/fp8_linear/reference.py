@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peakward.kernels.ops.fp8_linear.scales import (
+    FALL,
     FIRST,
     LEAST_BITS,
     NEXT,
@@ -60,8 +61,9 @@ def delayed_scale(amax_bits: Tensor, dtype: torch.dtype) -> Tensor:
 def cast_delayed(x: Tensor, history: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """`cast_both` by the scale of a history (`scales`), which then remembers x's largest magnitude.
 
-    Where x is beyond that scale's range the scale is the one that x itself gives. NaN or infinity makes the
-    scale NaN, and is not remembered.
+    Where x is beyond that scale's range, or fell far below it, the scale is the one that x itself gives; in
+    the second case the window forgets what it held. NaN or infinity makes the scale NaN, and is not
+    remembered.
 
     Returns:
         x in fp8 as it is and transposed, and the fp32 scalar that turns it back.
@@ -71,10 +73,15 @@ def cast_delayed(x: Tensor, history: Tensor, dtype: torch.dtype) -> tuple[Tensor
     if not amax.isfinite():
         return *cast_both(x, scale, dtype), torch.full_like(scale, torch.nan)
     bits = amax.view(torch.int32)
-    if amax > scale * torch.finfo(dtype).max:
-        scale = delayed_scale(bits, dtype)
-    history[FIRST + int(history[NEXT])] = bits
-    history[NEXT] = (history[NEXT] + 1) % WINDOW
+    own = delayed_scale(bits, dtype)
+    if amax > 0 and scale > own * 2.0 ** FALL[dtype]:
+        history[FIRST:] = 0
+        scale = own
+    elif amax > scale * torch.finfo(dtype).max:
+        scale = own
+    place = int(history[NEXT]) % WINDOW
+    history[FIRST + place] = bits
+    history[NEXT] = (place + 1) % WINDOW
     return *cast_both(x, scale, dtype), scale
 
 
