@@ -1,8 +1,8 @@
 """A linear layer whose three products are of fp8 numbers, with one scale per tensor.
 
 Micikevicius et al. 2022, "FP8 formats for deep learning": e4m3 for activations and weights, e5m2 for
-gradients, sums in fp32. A tensor is multiplied so that its largest magnitude becomes the largest number of
-the type, and what multiplies the product turns that back.
+gradients, sums in fp32. A tensor is multiplied by a power of two that brings its largest magnitude near the
+largest number of the type (`scales`), and what multiplies the product turns that back.
 """
 
 from typing import Any
@@ -22,18 +22,21 @@ from peakward.kernels.ops.fp8_linear.scales import (
 )
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
-LEAST_AMAX = 2.0**-100
-"""Smaller magnitudes are zeros: the reciprocal of their scale would leave fp32."""
+EXPONENT = 0x7F800000
+"""The bits of the exponent in fp32."""
 
 
 def scale_of(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The fp32 scalar that turns `cast_both`'s numbers back, found on the device.
+    """The fp32 scalar that turns `cast_both`'s numbers back, found on the device: the power of two that
+    `cast_delayed` takes of a window with x alone, so that a pass without gradients rounds as the same pass
+    with them.
 
     The norm is one pass without a copy of magnitudes in eager code, and a reduction that Inductor can fuse
-    into what computes x. NaN and infinity make every number of x NaN.
+    into what computes x. NaN and infinity make the scale NaN.
     """
     amax = torch.linalg.vector_norm(x, float("inf"), dtype=torch.float32)
-    return amax.clamp(min=LEAST_AMAX) / torch.finfo(dtype).max
+    # Nothing times what is not finite is NaN.
+    return torch.add(delayed_scale(amax.view(torch.int32), dtype), amax, alpha=0)
 
 
 def cast_rows(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
@@ -54,8 +57,8 @@ def cast_both(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Ten
 
 def delayed_scale(amax_bits: Tensor, dtype: torch.dtype) -> Tensor:
     """The power of two that leaves a largest magnitude, the bits of fp32, its headroom in the type."""
-    exponent = (amax_bits.clamp(min=LEAST_BITS) + TO_QUARTERS) >> 23
-    return ((exponent + SHIFT[dtype]) << 23).view(torch.float32)
+    rounded_up = amax_bits.clamp(min=LEAST_BITS) + (TO_QUARTERS + (SHIFT[dtype] << 23))
+    return (rounded_up & EXPONENT).view(torch.float32)
 
 
 def cast_delayed(x: Tensor, history: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
