@@ -14,6 +14,7 @@ from peakward.kernels.ops.launchable import (
     require_floats,
     require_launchable,
     require_one_device,
+    without_autocast,
 )
 
 OP = "fp8_linear"
@@ -60,7 +61,7 @@ def fp8_linear(
     needs = tuple(differentiates and each.requires_grad for each in (x, weight))
     histories = (None, None, None) if scales is None or not any(needs) else scales
     # Autocast would have the largest magnitude found in a copy in fp32.
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x.device):
         y: Tensor = _Fp8Linear.apply(flat, weight, bias, *needs, *histories)
     return y.view(*x.shape[:-1], -1)
 

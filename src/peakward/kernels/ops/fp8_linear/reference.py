@@ -20,6 +20,7 @@ from peakward.kernels.ops.fp8_linear.scales import (
     TO_QUARTERS,
     WINDOW,
 )
+from peakward.kernels.ops.launchable import without_autocast
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 EXPONENT = 0x7F800000
@@ -98,7 +99,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     """x as fp8 numbers of one scale tell it, in its own type."""
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x.device):
         scale = scale_of(x, dtype)
         return (cast_rows(x, scale, dtype).float() * scale).to(x.dtype)
 

@@ -2,8 +2,8 @@
 
 Micikevicius et al. 2022, section 3.3; the recipe is NVIDIA Transformer Engine's DelayedScaling, with a short
 window. A scale is the power of two that leaves the largest magnitude of the window some headroom below the
-type's largest number. It changes exponents alone, so that a pass that is computed again rounds as the first did, but
-for subnormal numbers.
+type's largest number. It changes exponents alone, so that a pass that is computed again rounds as the first
+did, but for subnormal numbers.
 """
 
 from typing import NamedTuple
