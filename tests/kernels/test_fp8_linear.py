@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from peakward.kernels.ops.fp8_linear import api, reference
 from peakward.kernels.ops.fp8_linear.api import fp8_linear, fp8_scales
-from peakward.kernels.ops.fp8_linear.scales import FIRST, WINDOW
+from peakward.kernels.ops.fp8_linear.scales import FALL, FIRST, LENGTH, NEXT, WINDOW
 from rows import poisoned
 from tiers import drawn_in_full
 
@@ -75,13 +75,20 @@ def test_a_matrix_that_lies_transposed(device):
 
 @BOTH_TYPES
 @pytest.mark.parametrize("size", [1e-8, 1.0, 1e20])
-def test_the_largest_element_takes_the_largest_number(device, dtype, size):
-    x = torch.zeros(16, 16)
-    x[0, :4] = torch.tensor([0.0, -1.0, 0.5, 0.25]) * size
-    scale, largest = reference.scale_of(x, dtype), torch.finfo(dtype).max
-    found = api.fp8_rows(x, scale, dtype)[0, :4].float()
-    assert found.tolist() == [0.0, -largest, largest / 2, largest / 4]
-    assert (found * scale).tolist() == pytest.approx(x[0, :4].tolist(), rel=1e-6)
+def test_a_scale_is_that_of_a_window_with_the_tensor_alone(device, dtype, size):
+    x = torch.randn(32, 48) * size
+    history = fp8_scales(device).x
+    rows, scale = api.fp8_delayed_rows(x, history, dtype)
+    assert torch.equal(scale, reference.scale_of(x, dtype))
+    assert same(rows, api.fp8_rows(x, scale, dtype))
+
+
+@BOTH_TYPES
+def test_what_is_not_finite_makes_the_scale_nan(device, dtype):
+    for strange in (torch.nan, torch.inf, -torch.inf):
+        x = torch.ones(16, 16)
+        x[1, 2] = strange
+        assert reference.scale_of(x, dtype).isnan()
 
 
 @BOTH_TYPES
@@ -136,13 +143,61 @@ def test_an_empty_history_loses_nothing_and_later_growth_neither(device, dtype):
         assert float((told - x).norm() / x.norm()) <= ROUNDOFF[dtype] / 3**0.5
 
 
+def test_one_outlier_costs_no_later_use_its_digits(device):
+    x, weight, _, upstream = drawn(torch.float32, bias=False)
+    exact = outcome(F.linear, *(each.double() for each in (x, weight)), None, upstream.double())
+    scales = fp8_scales(device)
+    scaled = partial(fp8_linear, scales=scales)
+    for size in (1, 1e6, 1, 1, 1e-6, 1e-6):
+        y, of_x, of_weight = outcome(scaled, x * size, weight, None, upstream * size)
+        assert relative(y / size, exact[0]) <= 2**0.5 * ROUNDOFF[E4M3]
+        assert relative(of_x / size, exact[1]) <= 2 * ROUNDOFF[E4M3]
+        assert relative(of_weight / size / size, exact[2]) <= 2 * ROUNDOFF[E4M3]
+
+
+@BOTH_TYPES
+def test_what_falls_slowly_or_to_zero_keeps_the_windows_scale(device, dtype):
+    """The second cast is one program's, milliseconds where the first takes tens of µs."""
+    history, least = fp8_scales(device).x, FALL[dtype]
+    seen = [
+        float(api.fp8_delayed_rows(torch.full((16, 16), 2.0**-n), history, dtype)[1])
+        for n in range(least + 2)
+    ]
+    assert seen[: least + 1] == [seen[0]] * (least + 1)
+    assert seen[least + 1] == seen[0] * (2.0 ** -(least + 1) if least < WINDOW else 0.5)
+    before = history[FIRST:].amax()
+    scale = api.fp8_delayed_rows(torch.zeros(16, 16), history, dtype)[1]
+    assert scale == reference.delayed_scale(before, dtype)
+
+
+@BOTH_TYPES
+def test_what_halves_at_every_use_is_seldom_cast_twice(device, dtype):
+    history, twice = fp8_scales(device).x, 0
+    for n in range(64):
+        window = reference.delayed_scale(history[FIRST:].amax(), dtype)
+        scale = api.fp8_delayed_rows(torch.full((16, 16), 2.0**-n), history, dtype)[1]
+        twice += int(scale != window)
+    assert twice <= {E4M3: 1 + 64 // 9, E5M2: 1}[dtype]
+
+
+def test_a_history_that_holds_any_numbers_is_written_inside_of_its_window(device):
+    for strange in (-7, 16, 2**31 - 1):
+        around = torch.zeros(3 * LENGTH, dtype=torch.int32)
+        history = around[LENGTH : 2 * LENGTH]
+        history[NEXT] = strange
+        api.fp8_delayed_rows(torch.ones(16, 16), history, E4M3)
+        assert 0 <= int(history[NEXT]) < WINDOW
+        assert int(history[FIRST:].count_nonzero()) == 1
+        assert not around[:LENGTH].any() and not around[2 * LENGTH :].any()
+
+
 def test_a_scale_is_forgotten_after_the_window(device):
     history = fp8_scales(device).x
-    small, large = torch.ones(16, 16), torch.full((16, 16), 1024.0)
+    small, large = torch.ones(16, 16), torch.full((16, 16), 128.0)
     scales = [float(api.fp8_delayed_rows(large, history, E4M3)[1])]
     scales += [float(api.fp8_delayed_rows(small, history, E4M3)[1]) for _ in range(WINDOW + 1)]
     assert scales[:-1] == [scales[0]] * (WINDOW + 1)
-    assert scales[-1] == scales[0] / 1024
+    assert scales[-1] == scales[0] / 128
 
 
 def test_a_scale_leaves_headroom_and_is_a_power_of_two(device):
@@ -283,6 +338,20 @@ def test_a_recomputed_layer_rounds_as_the_first_time(device):
         given = (x * size, weight, None, upstream * size)
         mine = outcome(checkpointed, *given)
         assert all(map(torch.equal, mine, outcome(partial(fp8_linear, scales=plain), *given)))
+
+
+@pytest.mark.parametrize("is_reentrant", [False, True])
+def test_a_pass_without_gradients_rounds_as_the_same_with_them(device, is_reentrant):
+    x, weight, _, upstream = drawn(torch.float32, bias=False)
+    scales, seen = fp8_scales(device), []
+
+    def kept(x):
+        y = fp8_linear(x, weight, scales=scales)
+        seen.append(y.detach())
+        return y * y
+
+    checkpoint(kept, x.requires_grad_(), use_reentrant=is_reentrant).backward(upstream)
+    assert torch.equal(*seen)
 
 
 def test_only_what_is_asked_for_is_differentiated(device):

@@ -39,7 +39,7 @@ def test_results_are_the_references(device, dtypes, m, width, seed):
     settings = kernel.TileSettings(32, 64, 4)  # Several programs.
     for source in dtypes:
         mine, theirs = fp8_scales(device), fp8_scales(device)
-        for size in (1, 1, 3, 40, 1):
+        for size in (1, 1, 3, 1000, 1):  # At last it falls out of the window's range.
             packed = (torch.randn(m, 2 * width) * size).to(source)
             gradient = (torch.randn(m, width) * size).to(source)
             with poisoned():

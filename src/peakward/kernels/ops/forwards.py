@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 Call = Callable[..., Any]
 Around = Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
@@ -28,7 +28,21 @@ What = TypeVar("What")
 _OWN = "_forward_of_instance"
 _METHOD = "_method_in_its_place"
 """The name of the method that a class made here has of its own."""
+STATE = "_state_of_forward_"
+"""Attributes whose names begin so hold tensors of a forward pass that a module was given here. They are no
+buffers: averages of models pair these by position, DistributedDataParallel broadcasts them, and each finds
+others after a change and its undoing. Copies and saved modules leave them out."""
 _undone: "weakref.WeakSet[type[nn.Module]]" = weakref.WeakSet()
+
+
+def states(module: nn.Module) -> list[Tensor]:
+    """The tensors in the `STATE` of a module and all in it, for what puts a module's state back."""
+    return [
+        held
+        for each in module.modules()
+        for name, held in vars(each).items()
+        if name.startswith(STATE)
+    ]
 
 
 def replace_forwards(
@@ -137,8 +151,10 @@ def _with_method(
         first, held = kind, own
         while _OWN in vars(first):
             first, held = first.__mro__[1], held or vars(first)[_OWN]
-        state = self.__getstate__()
-        plain = state if held is None else {**state, "forward": held}
+        state = self.__getstate__().items()
+        plain = {name: each for name, each in state if not name.startswith(STATE)}
+        if held is not None:
+            plain["forward"] = held
         return copyreg._reconstructor, (first, object, None), plain  # type: ignore[attr-defined]
 
     told = {each: getattr(kind, each) for each in ("__module__", "__qualname__", "__doc__")}

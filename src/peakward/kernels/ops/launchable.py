@@ -1,5 +1,7 @@
 """Checks that tensors can be passed to a Triton kernel of this room."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -66,6 +68,11 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
     if device.type == "meta" or not torch.is_autocast_enabled(device.type):
         return None
     return torch.get_autocast_dtype(device.type)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, no autocast on such a device; the meta device knows none."""
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 def require_loss_dtype(op: str, dtype: torch.dtype) -> None:

@@ -1,17 +1,17 @@
 """One linear layer in fp8, with the delayed scales that it keeps.
 
-The scales are buffers, so that they move with the layer, are copied with it, and are put back with the rest
-of what a step changes. They stand in no `state_dict`: a model that is loaded finds its scales by its first
-steps.
+They are state of its forward pass (`forwards.STATE`), no buffers: they stand in no `state_dict` and in no
+copy, and find themselves anew by the first steps. What puts a model's state back knows of them.
 """
 
 from torch import Tensor, nn
 
+from peakward.kernels.ops.forwards import STATE
 from peakward.kernels.ops.fp8_linear import reference
 from peakward.kernels.ops.fp8_linear.api import fp8_linear, fp8_scales
 from peakward.kernels.ops.fp8_linear.scales import Scales
 
-_NAMES = ("fp8_x_history", "fp8_weight_history", "fp8_gradient_history")
+_NAMES = tuple(f"{STATE}fp8_{each}" for each in Scales._fields)
 
 
 def in_fp8(layer: nn.Linear, x: Tensor) -> Tensor:
@@ -24,21 +24,23 @@ def rounded_by_torch(layer: nn.Linear, x: Tensor) -> Tensor:
     return reference.linear(x, layer.weight, layer.bias)
 
 
-def keep_scales(layer: nn.Linear) -> None:
-    """Give a layer histories, empty ones, where it has none."""
-    for name, each in zip(_NAMES, fp8_scales(layer.weight.device), strict=True):
-        if not hasattr(layer, name):
-            layer.register_buffer(name, each, persistent=False)
+def keep_scales(layer: nn.Linear) -> Scales:
+    """Give a layer empty histories on its device."""
+    scales = fp8_scales(layer.weight.device)
+    for name, each in zip(_NAMES, scales, strict=True):
+        setattr(layer, name, each)
+    return scales
 
 
 def scales_of(layer: nn.Linear) -> Scales:
-    """A layer's histories, after `keep_scales`."""
-    x_history, weight_history, gradient_history = (getattr(layer, each) for each in _NAMES)
-    return Scales(x_history, weight_history, gradient_history)
+    """A layer's histories, after `keep_scales`; where it has moved since, empty ones."""
+    x, weight, gradient = (getattr(layer, each) for each in _NAMES)
+    if x.device != layer.weight.device:
+        return keep_scales(layer)
+    return Scales(x, weight, gradient)
 
 
 def drop_scales(layer: nn.Linear) -> None:
-    """Take the histories from a layer, where it has them."""
+    """Take the histories from a layer, after `keep_scales`."""
     for name in _NAMES:
-        if hasattr(layer, name):
-            delattr(layer, name)
+        delattr(layer, name)

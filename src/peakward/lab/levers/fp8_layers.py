@@ -355,11 +355,6 @@ def choose_at_first_call(
     """
     undos: list[Undo] = []
 
-    # Before that call: what restores the module around it knows the buffers that were there.
-    candidates = tuple(survey(module).layers.values())
-    for each in candidates:
-        keep_scales(each)
-
     def prepare(*args: Any, **kwargs: Any) -> None:
         args, kwargs = _apart((args, kwargs))
         called = partial(module, *args, **kwargs)
@@ -374,8 +369,6 @@ def choose_at_first_call(
         has_chosen = len(undos) > 1
         while undos:
             undos.pop()()
-        for each in candidates:
-            drop_scales(each)
         if has_chosen:
             # Code that was compiled before a change can be taken for the code after it (pytorch#117265).
             torch._dynamo.reset()

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from peakward.kernels.ops.forwards import states
+
 Restore = Callable[[], Any]
 """Restores a thing and returns it."""
 
@@ -19,16 +21,17 @@ Restore = Callable[[], Any]
 def restored(model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> Iterator[None]:
     """Restores, on leaving for whatever reason, all of the following.
 
-    Parameters, buffers, gradients, the training mode of every module, the optimiser's state and
-    settings, and the random states of torch on every device, of Python, and of NumPy where it is
-    loaded. Tensors keep their identity, so optimisers and graphs that hold them stay valid. The copies
-    lie in host memory and so leave a GPU's peak alone.
+    Parameters, buffers, states of forward passes that were given, gradients, the training mode of every
+    module, the optimiser's state and settings, and the random states of torch on every device, of Python,
+    and of NumPy where it is loaded. Tensors keep their identity, so optimisers and graphs that hold them
+    stay valid. The copies lie in host memory and so leave a GPU's peak alone.
     """
     restores: list[Restore] = [*_random_states()]
     tensors: dict[int, Tensor] = {}
     if model is not None:
         restores.extend(_module(each) for each in model.modules())
-        tensors.update((id(each), each) for each in (*model.parameters(), *model.buffers()))
+        held = (*model.parameters(), *model.buffers(), *states(model))
+        tensors.update((id(each), each) for each in held)
     if optimizer is not None:
         restores.append(_optimizer(optimizer))
         tensors.update((id(each), each) for each in _parameters(optimizer))
@@ -39,6 +42,10 @@ def restored(model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -
     finally:
         for restore in restores:
             restore()
+        # What came meanwhile, as in a first call that is put back, begins anew where it is.
+        for each in () if model is None else states(model):
+            if id(each) not in tensors:
+                each.zero_()
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from peakward.kernels.ops.attention.sdpa import BACKENDS
-from peakward.kernels.ops.forwards import wrap_forward
+from peakward.kernels.ops.forwards import states, wrap_forward
 from peakward.lab.models.decoder import Decoder
 from peakward.lab.models.given_module import repeated_blocks
 from peakward.lab.rewriting import owners
@@ -366,8 +366,8 @@ def _refusal(part: str, implementation: str, name: str, outcomes: list[Outcome])
 
 @contextmanager
 def left_as_it_is(module: nn.Module) -> Iterator[None]:
-    """Put buffers and the states of random numbers back on leaving."""
-    held = [(each, each.detach().clone()) for each in module.buffers()]
+    """Put buffers, states of forward passes that were given, and those of random numbers back on leaving."""
+    held = [(each, each.detach().clone()) for each in (*module.buffers(), *states(module))]
     devices = sorted({each.device.index or 0 for each in module.parameters() if each.is_cuda})
     with torch.random.fork_rng(devices):
         yield

@@ -240,9 +240,12 @@ def _result(layer: Linear, x: Value) -> Operand:
 
 
 def _scale(on: Writer, x: Value, held: tuple[Value, ...] = ()) -> Value:
-    """The fp32 number that x is divided by, from the largest of its magnitudes."""
+    """The power of two in fp32 that x is divided by, from the bits of the largest of its magnitudes."""
     (amax,) = on.call("linalg_vector_norm", (x,), (tensor(FLOAT),), held=held)
-    return on.pointwise("div", on.pointwise("clamp", amax))
+    bits = amax.viewed(tensor("int32"))
+    for step in ("clamp", "add", "bitwise_and"):
+        bits = on.pointwise(step, bits)
+    return on.pointwise("add", bits.viewed(tensor(FLOAT)), amax)
 
 
 def written_in_fp8(

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from peakward.kernels.ops.forwards import STATE
 from peakward.kernels.ops.fp8_linear import reference
 from peakward.kernels.ops.fp8_linear.api import fp8_linear
 from peakward.lab.levers import fp8_layers
@@ -291,6 +292,7 @@ def test_copies_and_saved_models_are_plain(model):
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert not taken(other)
         assert type(other.head) is nn.Linear
+        assert not histories(other) and not list(other.buffers())
         assert torch.equal(other.head.weight, model.head.weight)
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
@@ -298,7 +300,12 @@ def test_copies_and_saved_models_are_plain(model):
 
 
 def histories(model):
-    return {name: each.clone() for name, each in model.named_buffers() if "history" in name}
+    return {
+        (name, key): each.clone()
+        for name, module in model.named_modules()
+        for key, each in vars(module).items()
+        if key.startswith(STATE)
+    }
 
 
 def test_layers_remember_what_they_saw_for_as_long_as_they_are_in_fp8(model):
@@ -325,6 +332,50 @@ def test_a_copy_can_be_put_in_fp8_again_and_remembers_by_itself(model):
     put_in(other)
     results(other)
     assert all(torch.equal(each, before[name]) for name, each in histories(model).items())
+
+
+def test_averages_of_a_model_go_on_before_while_and_after(model, on_cpu):
+    def averaged():
+        return torch.optim.swa_utils.AveragedModel(model)
+
+    model.norm = nn.BatchNorm1d(16)  # Buffers are paired by position.
+    before = averaged()
+    applied = Applied(Live(model=model), FP8)
+    results(model)
+    meanwhile = averaged()
+    before.update_parameters(model)
+    applied.undo()
+    for each in (before, meanwhile):
+        each.update_parameters(model)
+    assert not histories(meanwhile)
+
+
+def test_two_models_may_share_a_layer(on_cpu):
+    shared, x = nn.Linear(32, 64), torch.randn(16, 32)
+    one, other = (nn.Sequential(shared, nn.GELU(), nn.Linear(64, n)) for n in (32, 48))
+    first, second = (Applied(Live(model=each), FP8) for each in (one, other))
+    for each in (one, other):
+        each(x).sum().backward()
+    assert second.undo() == ()
+    assert taken(one) == {"0", "2"}
+    for each in (one, other):
+        each(x).sum().backward()
+    first.undo()
+    assert not histories(one) and not taken(one)
+
+
+def test_scales_follow_a_layer_to_another_device(model):
+    put_in(model)
+    results(model)
+    model.to("meta")
+    with in_bf16():
+        model(IDS.to("meta")).sum().backward()
+    assert {each.device.type for each in histories(model).values()} == {"meta"}
+    model.to_empty(device="cpu")
+    for each in model.parameters():
+        nn.init.normal_(each, std=0.1)
+    results(model)
+    assert {each.device.type for each in histories(model).values()} == {"cpu"}
 
 
 def test_hooks_of_layers_are_called(model):

@@ -14,6 +14,7 @@ from peakward.kernels.ops.launchable import (
     require_floats,
     require_launchable,
     require_one_device,
+    without_autocast,
 )
 
 OP = "fp8_linear"
@@ -35,7 +36,8 @@ def fp8_linear(
     torch.compile this search is the compiler's, which can fuse it into what makes the tensor, and layers that
     share x share its cast. With `scales` a call that a gradient is asked of takes the scales of the layer's
     last 16 such calls, and the cast finds the new largest magnitude in the same pass. What is beyond its
-    scale's range, as at the first call, is cast a second time: no number saturates. A call without gradients
+    scale's range, as at the first call, or far below it, as after an outlier, is cast a second time: no
+    number saturates, none loses its digits. A call without gradients
     neither reads `scales` nor changes them.
 
     Args:
@@ -59,7 +61,7 @@ def fp8_linear(
     needs = tuple(differentiates and each.requires_grad for each in (x, weight))
     histories = (None, None, None) if scales is None or not any(needs) else scales
     # Autocast would have the largest magnitude found in a copy in fp32.
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x.device):
         y: Tensor = _Fp8Linear.apply(flat, weight, bias, *needs, *histories)
     return y.view(*x.shape[:-1], -1)
 

@@ -1,8 +1,8 @@
 """A linear layer whose three products are of fp8 numbers, with one scale per tensor.
 
 Micikevicius et al. 2022, "FP8 formats for deep learning": e4m3 for activations and weights, e5m2 for
-gradients, sums in fp32. A tensor is multiplied so that its largest magnitude becomes the largest number of
-the type, and what multiplies the product turns that back.
+gradients, sums in fp32. A tensor is multiplied by a power of two that brings its largest magnitude near the
+largest number of the type (`scales`), and what multiplies the product turns that back.
 """
 
 from typing import Any
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peakward.kernels.ops.fp8_linear.scales import (
+    FALL,
     FIRST,
     LEAST_BITS,
     NEXT,
@@ -19,20 +20,24 @@ from peakward.kernels.ops.fp8_linear.scales import (
     TO_QUARTERS,
     WINDOW,
 )
+from peakward.kernels.ops.launchable import without_autocast
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
-LEAST_AMAX = 2.0**-100
-"""Smaller magnitudes are zeros: the reciprocal of their scale would leave fp32."""
+EXPONENT = 0x7F800000
+"""The bits of the exponent in fp32."""
 
 
 def scale_of(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The fp32 scalar that turns `cast_both`'s numbers back, found on the device.
+    """The fp32 scalar that turns `cast_both`'s numbers back, found on the device: the power of two that
+    `cast_delayed` takes of a window with x alone, so that a pass without gradients rounds as the same pass
+    with them.
 
     The norm is one pass without a copy of magnitudes in eager code, and a reduction that Inductor can fuse
-    into what computes x. NaN and infinity make every number of x NaN.
+    into what computes x. NaN and infinity make the scale NaN.
     """
     amax = torch.linalg.vector_norm(x, float("inf"), dtype=torch.float32)
-    return amax.clamp(min=LEAST_AMAX) / torch.finfo(dtype).max
+    # Nothing times what is not finite is NaN.
+    return torch.add(delayed_scale(amax.view(torch.int32), dtype), amax, alpha=0)
 
 
 def cast_rows(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
@@ -53,15 +58,16 @@ def cast_both(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Ten
 
 def delayed_scale(amax_bits: Tensor, dtype: torch.dtype) -> Tensor:
     """The power of two that leaves a largest magnitude, the bits of fp32, its headroom in the type."""
-    exponent = (amax_bits.clamp(min=LEAST_BITS) + TO_QUARTERS) >> 23
-    return ((exponent + SHIFT[dtype]) << 23).view(torch.float32)
+    rounded_up = amax_bits.clamp(min=LEAST_BITS) + (TO_QUARTERS + (SHIFT[dtype] << 23))
+    return (rounded_up & EXPONENT).view(torch.float32)
 
 
 def cast_delayed(x: Tensor, history: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """`cast_both` by the scale of a history (`scales`), which then remembers x's largest magnitude.
 
-    Where x is beyond that scale's range the scale is the one that x itself gives. NaN or infinity makes the
-    scale NaN, and is not remembered.
+    Where x is beyond that scale's range, or fell far below it, the scale is the one that x itself gives; in
+    the second case the window forgets what it held. NaN or infinity makes the scale NaN, and is not
+    remembered.
 
     Returns:
         x in fp8 as it is and transposed, and the fp32 scalar that turns it back.
@@ -71,10 +77,15 @@ def cast_delayed(x: Tensor, history: Tensor, dtype: torch.dtype) -> tuple[Tensor
     if not amax.isfinite():
         return *cast_both(x, scale, dtype), torch.full_like(scale, torch.nan)
     bits = amax.view(torch.int32)
-    if amax > scale * torch.finfo(dtype).max:
-        scale = delayed_scale(bits, dtype)
-    history[FIRST + int(history[NEXT])] = bits
-    history[NEXT] = (history[NEXT] + 1) % WINDOW
+    own = delayed_scale(bits, dtype)
+    if amax > 0 and scale > own * 2.0 ** FALL[dtype]:
+        history[FIRST:] = 0
+        scale = own
+    elif amax > scale * torch.finfo(dtype).max:
+        scale = own
+    place = int(history[NEXT]) % WINDOW
+    history[FIRST + place] = bits
+    history[NEXT] = (place + 1) % WINDOW
     return *cast_both(x, scale, dtype), scale
 
 
@@ -88,7 +99,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     """x as fp8 numbers of one scale tell it, in its own type."""
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x.device):
         scale = scale_of(x, dtype)
         return (cast_rows(x, scale, dtype).float() * scale).to(x.dtype)
 

@@ -2,8 +2,8 @@
 
 Micikevicius et al. 2022, section 3.3; the recipe is NVIDIA Transformer Engine's DelayedScaling, with a short
 window. A scale is the power of two that leaves the largest magnitude of the window some headroom below the
-type's largest number. It changes the results' exponents alone, so that a pass that is computed again rounds
-as the first did.
+type's largest number. It changes exponents alone, so that a pass that is computed again rounds as the first
+did, but for subnormal numbers.
 """
 
 from typing import NamedTuple
@@ -26,6 +26,11 @@ SHIFT = {torch.float8_e4m3fn: 1 - 8, torch.float8_e5m2: 2 - 15}
 """Headroom over the exponent of the type's largest number, in powers of two. What grows further is cast a
 second time, by one program: gradients may grow by 4 between two uses, activations by 2. A bit of headroom
 costs one of the 15 powers of two that e4m3 spans, and one of 30 in e5m2."""
+FALL = {torch.float8_e4m3fn: 8, torch.float8_e5m2: 16}
+"""How many powers of two a scale may be above the one that x itself gives. What fell further, as behind one
+outlier, is cast a second time, and the window forgets what was larger. At its end e4m3 still tells the 5
+powers of two below the largest magnitude apart from subnormal numbers, e5m2 11; gradients that halve at every
+use stay above it."""
 
 
 class Scales(NamedTuple):

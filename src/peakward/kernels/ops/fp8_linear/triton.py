@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from peakward.kernels.ops.fp8_linear.scales import (
+    FALL,
     FIRST,
     LEAST_BITS,
     NEXT,
@@ -220,19 +221,31 @@ def is_last(history_ptr, amax):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def outgrown(amax, exponent, LARGEST: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Whether a finite largest magnitude is beyond the range of a scale."""
-    beyond = amax.to(tl.float32, bitcast=True) > scale_of(exponent) * LARGEST
-    return beyond & (amax < INFINITY_BITS)
+def fallen(amax, exponent, SHIFT: tl.constexpr, FALL: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Whether a largest magnitude is so far below the range of a scale that its numbers lose their digits.
+    Zeros have none to lose."""
+    return (amax > 0) & (exponent > exponent_of(amax, SHIFT) + FALL)
 
 
 @triton.jit
-def remember(history_ptr, scale_ptr, amax, exponent):  # type: ignore[no-untyped-def]
+def misfits(amax, exponent, LARGEST: tl.constexpr, SHIFT: tl.constexpr, FALL: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Whether a finite largest magnitude is beyond the range of a scale, or has fallen far below it."""
+    beyond = amax.to(tl.float32, bitcast=True) > scale_of(exponent) * LARGEST
+    return (beyond | fallen(amax, exponent, SHIFT, FALL)) & (amax < INFINITY_BITS)
+
+
+@triton.jit
+def remember(history_ptr, scale_ptr, amax, exponent, SHIFT: tl.constexpr, FALL: tl.constexpr):  # type: ignore[no-untyped-def]
     """Leaves the history for the next use, and the scale for the product; NaN where the largest magnitude is
-    not finite, which is not remembered."""
-    place = tl.load(history_ptr + NEXT_)
+    not finite, which is not remembered. A window that it fell from keeps nothing else."""
+    # In memory that nobody has written the place is any number.
+    place = tl.load(history_ptr + NEXT_) & (WINDOW_ - 1)
     is_finite = amax < INFINITY_BITS
-    tl.store(history_ptr + FIRST_ + place, amax, mask=is_finite)
+    at = tl.arange(0, WINDOW_)
+    window = tl.load(history_ptr + FIRST_ + at)
+    fell = fallen(amax, exponent_of(tl.max(window, 0), SHIFT), SHIFT, FALL)
+    window = tl.where(at == place, amax, tl.where(fell, 0, window))
+    tl.store(history_ptr + FIRST_ + at, window, mask=is_finite)
     tl.store(history_ptr + NEXT_, (place + 1) % WINDOW_, mask=is_finite)
     tl.store(history_ptr + TICKETS_, 0)
     tl.store(scale_ptr, tl.where(is_finite, scale_of(exponent), float("nan")))
@@ -250,6 +263,7 @@ def _cast_delayed(  # type: ignore[no-untyped-def]
     x_stride,
     LARGEST: tl.constexpr,
     SHIFT: tl.constexpr,
+    FALL: tl.constexpr,
     BOTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -271,7 +285,7 @@ def _cast_delayed(  # type: ignore[no-untyped-def]
     )
     if is_last(history_ptr, amax):
         amax = tl.atomic_xchg(history_ptr + RUNNING_, 0)
-        if outgrown(amax, exponent, LARGEST):
+        if misfits(amax, exponent, LARGEST, SHIFT, FALL):
             exponent = exponent_of(amax, SHIFT)
             for tile in range(tl.num_programs(0)):
                 _cast_tile(
@@ -288,7 +302,7 @@ def _cast_delayed(  # type: ignore[no-untyped-def]
                     ROWS,
                     COLUMNS,
                 )
-        remember(history_ptr, scale_ptr, amax, exponent)
+        remember(history_ptr, scale_ptr, amax, exponent, SHIFT, FALL)
 
 
 def cast_rows(
@@ -326,8 +340,8 @@ def cast_delayed_both(
 
     Each program takes the scale of the window and casts its tile. The last one to end knows x's largest
     magnitude, and writes it into the window. Where that is beyond the scale's range, as at the first use,
-    this program casts all tiles again: on an empty window so do all casts of a step once, later only what
-    outgrows its headroom.
+    or far below it, this program casts all tiles again: on an empty window so do all casts of a step once,
+    later only what outgrows its headroom or falls by `FALL`.
     """
     rows, columns = _both(x, dtype)
     scale = torch.empty((), dtype=torch.float32, device=x.device)
@@ -356,7 +370,7 @@ def _start(
     n_tiles = triton.cdiv(n_rows, settings.rows) * triton.cdiv(n_columns, settings.columns)
     constants = [torch.finfo(rows.dtype).max]
     if kernel is _cast_delayed:
-        constants.append(SHIFT[rows.dtype])
+        constants += (SHIFT[rows.dtype], FALL[rows.dtype])
     launch(
         kernel,
         (n_tiles,),

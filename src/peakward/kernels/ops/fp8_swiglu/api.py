@@ -15,7 +15,12 @@ from peakward.kernels.ops.fp8_linear.api import (
 )
 from peakward.kernels.ops.fp8_linear.reference import E4M3, E5M2
 from peakward.kernels.ops.fp8_linear.scales import Scales
-from peakward.kernels.ops.launchable import autocast_dtype, require_floats, require_one_device
+from peakward.kernels.ops.launchable import (
+    autocast_dtype,
+    require_floats,
+    require_one_device,
+    without_autocast,
+)
 from peakward.kernels.ops.swiglu.api import swiglu
 
 OP = "fp8_swiglu"
@@ -47,7 +52,7 @@ def fp8_swiglu_network(
     flat = x.to(dtype).reshape(-1, x.shape[-1])
     require_floats(OP, x=flat, up=up, down=down)
     require_multiples(OP, tokens=len(flat), d=flat.shape[1], d_ff=down.shape[1])
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x.device):
         y: Tensor = _Network.apply(flat, up, down, *up_scales, *down_scales)
     return y.view(x.shape)
 

@@ -8,14 +8,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from peakward.kernels.ops.fp8_linear.scales import SHIFT
+from peakward.kernels.ops.fp8_linear.scales import FALL, SHIFT
 from peakward.kernels.ops.fp8_linear.triton import (
     RUNNING_,
     TileSettings,
     exponent_of,
     factor_of,
     is_last,
-    outgrown,
+    misfits,
     remember,
     remembered,
     store_tile,
@@ -80,6 +80,7 @@ def _fp8_swiglu_forward(  # type: ignore[no-untyped-def]
     width,
     LARGEST: tl.constexpr,
     SHIFT_: tl.constexpr,
+    FALL_: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
@@ -98,7 +99,7 @@ def _fp8_swiglu_forward(  # type: ignore[no-untyped-def]
     )
     if is_last(history_ptr, amax):
         amax = tl.atomic_xchg(history_ptr + RUNNING_, 0)
-        if outgrown(amax, exponent, LARGEST):
+        if misfits(amax, exponent, LARGEST, SHIFT_, FALL_):
             exponent = exponent_of(amax, SHIFT_)
             for tile in range(tl.num_programs(0)):
                 _forward_tile(
@@ -113,7 +114,7 @@ def _fp8_swiglu_forward(  # type: ignore[no-untyped-def]
                     ROWS,
                     COLUMNS,
                 )
-        remember(history_ptr, scale_ptr, amax, exponent)
+        remember(history_ptr, scale_ptr, amax, exponent, SHIFT_, FALL_)
 
 
 @triton.jit
@@ -189,6 +190,7 @@ def _fp8_swiglu_backward(  # type: ignore[no-untyped-def]
     width,
     LARGEST: tl.constexpr,
     SHIFT_: tl.constexpr,
+    FALL_: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
@@ -208,7 +210,7 @@ def _fp8_swiglu_backward(  # type: ignore[no-untyped-def]
     )
     if is_last(history_ptr, amax):
         amax = tl.atomic_xchg(history_ptr + RUNNING_, 0)
-        if outgrown(amax, exponent, LARGEST):
+        if misfits(amax, exponent, LARGEST, SHIFT_, FALL_):
             exponent = exponent_of(amax, SHIFT_)
             for tile in range(tl.num_programs(0)):
                 _backward_tile(
@@ -224,7 +226,7 @@ def _fp8_swiglu_backward(  # type: ignore[no-untyped-def]
                     ROWS,
                     COLUMNS,
                 )
-        remember(history_ptr, scale_ptr, amax, exponent)
+        remember(history_ptr, scale_ptr, amax, exponent, SHIFT_, FALL_)
 
 
 def forward(
@@ -278,6 +280,7 @@ def _start(
         width,
         torch.finfo(rows.dtype).max,
         SHIFT[rows.dtype],
+        FALL[rows.dtype],
         settings.rows,
         settings.columns,
         num_warps=settings.warps,
