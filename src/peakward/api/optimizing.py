@@ -20,6 +20,7 @@ from peakward.api.live_steps import expect_loader
 from peakward.api.machine import this_machine
 from peakward.api.session import DB
 from peakward.levers.catalogue import with_settings
+from peakward.levers.compile import told_of
 from peakward.levers.optimizer import form_of
 from peakward.records import check
 from peakward.records.case import Configuration, LeverCase, ModuleCase, ModulePass, StepCase
@@ -132,7 +133,9 @@ def optimize(
         to_command=no_command,
         beside=_in_place(live, case.configuration),
     )
-    asked = msgspec.structs.replace(asked, called=call_site("optimize", plain))
+    asked = msgspec.structs.replace(
+        asked, called=call_site("optimize", plain), given=told_of(compilation.scope)
+    )
     study = on_copies(asked, taken, place)
     stack = _stack(study, case)
     return Optimized(study, live, stack, loss=loss, batch=batch, aim=sought, until_s=ends_s)

@@ -142,7 +142,7 @@ def _of_case(case: ConfiguredCase, where: Site) -> Forecast:
 
 def _module_plan(case: ModuleCase, where: Sequence[Site], *, command: str) -> Plan:
     """A capture serves all devices of one compute capability."""
-    from peakward.lab.levers.module_prediction import capture_case
+    from peakward.lab.levers.module_prediction import capture_as_it_comes
     from peakward.prediction.planning.module import module_plan
 
     _expect_gpu(case)
@@ -150,15 +150,15 @@ def _module_plan(case: ModuleCase, where: Sequence[Site], *, command: str) -> Pl
         raise PeakwardError(
             "expected one GPU for a module, got several: plan the preset or shape that is nearest to it"
         )
-    seen: dict[ComputeCapability, ModuleCapture] = {}
+    seen: dict[ComputeCapability, tuple[ModuleCase, ModuleCapture]] = {}
 
-    def captured(on: Site) -> ModuleCapture:
+    def captured(on: Site) -> tuple[ModuleCase, ModuleCapture]:
         key = _capability(on)
         if key not in seen:
-            seen[key] = capture_case(case, key)
+            seen[key] = capture_as_it_comes(case, key)
         return seen[key]
 
-    return module_plan(case, where, captured, command=command)
+    return module_plan(where, captured, command=command)
 
 
 def _capability(where: Site) -> ComputeCapability:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from peakward.lab.models import module_source
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.module_capture import capture_module
 from peakward.levers.catalogue import unseen
+from peakward.levers.compile import compiled_before
 from peakward.records.case import ModuleCase, ModulePass
 from peakward.records.errors import PeakwardError
 from peakward.records.op_graph import ModuleCapture
@@ -24,8 +26,7 @@ from peakward.records.op_graph import ModuleCapture
 def capture_case(
     case: ModuleCase, compute_capability: ComputeCapability | None = None
 ) -> ModuleCapture:
-    """One step of the case, by `capture_module`. A module of transformers is described on the meta device,
-    whatever its size; one of Python is built on the CPU.
+    """One step of the case, by `capture_module`.
 
     Args:
         compute_capability: as `capture_given`.
@@ -34,12 +35,32 @@ def capture_case(
         PeakwardError: as `capture_given` and `module_source.build`.
     """
     expect_seen(case)
+    return capture_given(case, _built(case), compute_capability)
+
+
+def capture_as_it_comes(
+    case: ModuleCase, compute_capability: ComputeCapability | None = None
+) -> tuple[ModuleCase, ModuleCapture]:
+    """The same, of a step that is compiled where the factory compiled its module; the case then says so.
+
+    Raises:
+        PeakwardError: as `capture_case`.
+    """
+    expect_seen(case)
+    given = _built(case)
+    configuration = compiled_before(case.configuration, given.compiled)
+    case = msgspec.structs.replace(case, configuration=configuration)
+    return case, capture_given(case, given, compute_capability)
+
+
+def _built(case: ModuleCase) -> GivenModule:
+    """A module of transformers is described on the meta device, whatever its size; one of Python is built on
+    the CPU."""
     as_written = ModuleCase(
         source=case.source, fingerprint=case.fingerprint, workload=case.workload, device="cpu"
     )
     device = "meta" if case.source.startswith("hf:") else "cpu"
-    given = module_source.build(as_written, device=device)
-    return capture_given(case, given, compute_capability)
+    return module_source.build(as_written, device=device)
 
 
 def capture_given(
