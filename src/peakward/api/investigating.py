@@ -76,7 +76,8 @@ def run(
     process.
 
     A live module is never run itself nor changed: each lever has a copy of it, compiled as the module is,
-    where it is. Random states and torch's settings are put back.
+    where it is, and without DistributedDataParallel around it. Random states and torch's settings are put
+    back.
 
     Args:
         case: a case, or a module; the three that follow are a module's alone.
@@ -340,10 +341,13 @@ def _run_module(
         check.function(loss, "loss", "a function of the module's output")
     session.expect_torch()
     from peakward.lab.measure.live_module import live_case
+    from peakward.lab.models import data_parallel
     from peakward.lab.models.callers_compilation import CallersCompilation
     from peakward.lab.models.given_module import expect_module, given
 
-    compilation = CallersCompilation(expect_module(module))
+    data_parallel.expect_alone(expect_module(module))
+    wrapper = data_parallel.wrapper_of(module)
+    compilation = CallersCompilation(data_parallel.inside(module))
     with compilation.off() as plain:
         taken = given((plain, batch, loss))
     case = live_case(taken, pass_, compilation.scope)
@@ -357,7 +361,9 @@ def _run_module(
         to_command=no_command,
     )
     asked = msgspec.structs.replace(
-        asked, called=call_site("run", plain), given=told_of(compilation.scope)
+        asked,
+        called=None if wrapper else call_site("run", plain),
+        given=(*told_of(compilation.scope), *([data_parallel.NOTE] if wrapper else ())),
     )
     return on_copies(asked, taken, db)
 

@@ -1,10 +1,11 @@
 """A user's module in a case as its operators, for a prediction: nothing of it is computed."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from peakward.hardware.attention_backend import HOPPER, ComputeCapability
 from peakward.kernels.ops.loss import api as losses
@@ -14,6 +15,8 @@ from peakward.lab.levers.fp8_layers import every_layer
 from peakward.lab.levers.module_levers import compiled_parts, recompute
 from peakward.lab.levers.module_step import main_tensor, place
 from peakward.lab.models import module_source
+from peakward.lab.models.callers_compilation import CallersCompilation
+from peakward.lab.models.data_parallel import inside
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.module_capture import capture_module
 from peakward.levers.catalogue import unseen
@@ -108,6 +111,23 @@ def capture_given(
         ),
         compute_capability=compute_capability or _capability_here(),
     )
+
+
+def capture_live(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], **settings: Any
+) -> ModuleCapture:
+    """One step of a live module, compiled where its caller compiled it; inside a DistributedDataParallel that
+    of the module that it wraps.
+
+    Args:
+        settings: as `capture_module`.
+
+    Raises:
+        PeakwardError: as `capture_module`.
+    """
+    compilation = CallersCompilation(inside(module))
+    with compilation.off() as plain:
+        return capture_module(plain, args, kwargs, **settings, compiled=compilation.parts)
 
 
 def _device(module: torch.nn.Module) -> str:

@@ -37,11 +37,12 @@ class CallersCompilation:
             self.scope, parts = "block", blocks
         else:
             parts = []
-        self._parts = parts
+        self.parts = parts
+        """The modules that are compiled, each by itself."""
 
     def take_off(self) -> None:
         """Leave the modules as they were before; a second call does nothing."""
-        for each in self._parts:
+        for each in self.parts:
             if _is_compiled(each):
                 self._held[each] = vars(each).pop(_CALL)
 

@@ -145,7 +145,7 @@ def expect_plain(module: nn.Module) -> None:
         if any(kind.__name__ in SHARDED for kind in type(each).__mro__):
             raise PeakwardError(
                 f"expected a plain module, got {type(each).__name__}, whose parameters are sharded, in "
-                f"{where}: give the module before it is sharded"
+                f"{where}: give the module before it is sharded, and set what is found where it is sharded"
             )
         if each._compiled_call_impl is not None:
             raise PeakwardError(
