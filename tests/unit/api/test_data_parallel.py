@@ -168,6 +168,31 @@ def test_a_search_with_other_processes_is_refused(of_two):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("scope", ["model", "block"])
+def test_what_is_compiled_beneath_it_is_the_start_and_is_compiled_again(
+    scope, calibrated, monkeypatch
+):
+    compiled = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compiled(self, backend="eager"))
+    module = Waits()
+    for each in [module] if scope == "model" else module.blocks:
+        each.compile()
+    model = DistributedDataParallel(module)
+    before = state_of(model)
+    found = pw.optimize(model, BATCH, levers=("bf16-mixed",), budget="10m")
+    base = found.report.trials[0].base.configuration
+    assert (base.compile, base.compile_scope) == ("default", scope)
+    assert found.levers == ("bf16-mixed",)
+    assert any("came compiled" in each for each in found.report.notes)
+    model(BATCH).backward()
+    found.undo()
+    after = state_of(model)
+    assert after[0] == before[0]
+    assert all(a is b for a, b in zip(after[1], before[1], strict=True))
+    assert after[2:] == before[2:]
+
+
 def test_what_torch_compile_wrapped_is_refused_beneath_it_and_predicted(tiny_gpt, calibrated):
     model = DistributedDataParallel(torch.compile(tiny_gpt.build()))
     with pytest.raises(pw.PeakwardError, match="compiled in place inside Distributed"):
