@@ -8,6 +8,7 @@ import torch
 from peakward.lab.levers.module_check import check
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.measure.live_module import LiveWorkers, live_case
+from peakward.lab.measure.messages import Checked
 from peakward.lab.models.given_module import given
 from peakward.lab.numerics.verify import verify
 from peakward.levers.catalogue import LEVERS, numerics_class, obstacle, outside_obstacle, pull
@@ -69,7 +70,7 @@ def test_a_live_module_is_measured_where_it_lies(tiny_gpt):
     taken = given((module, batch, tiny_gpt.scored))
     case = live_case(taken, "train_step")
     with LiveWorkers(taken) as workers:
-        assert workers.check(case) is None
+        assert workers.check(case) == Checked()
         found = workers.measure(case, Protocol(warmup_steps=2, min_steps=3, max_steps=3))
     assert (found.status, case.device) == ("ok", "cuda")
     assert {each.phase for each in found.phases} == {"forward", "backward", "optimizer"}

@@ -82,6 +82,16 @@ def test_a_run_names_what_cannot_be_done_from_outside(at_user_modules):
     assert "Prediction of the baseline: not computed: steps on a CPU are not predicted" in said
 
 
+@pytest.mark.full
+def test_a_run_starts_from_a_module_that_comes_compiled(at_user_modules):
+    words = ("run", "--model", "py:tiny_gpt:compiled_by_blocks", *SIZES, "--budget", "60s")
+    done = peakward(*words, "--lever", "fused-optimizer", cwd=at_user_modules)
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "The module came compiled by blocks: the baseline is compiled so too" in said
+    assert "--compile default" in said, "what measures the baseline again"
+
+
 WRONG = """
 import os, time
 import torch

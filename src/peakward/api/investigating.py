@@ -20,9 +20,11 @@ from peakward.api.measuring import MAX_RANKS
 from peakward.api.reproduce import command_of, to_command
 from peakward.api.session import DB, QUIET, Observer
 from peakward.levers.catalogue import LEVERS
+from peakward.levers.compile import compiled_before, told_of
 from peakward.models.hugging_face import files
 from peakward.records import check
 from peakward.records.case import (
+    CompileScope,
     ConfiguredCase,
     DeviceType,
     LeverCase,
@@ -74,7 +76,8 @@ def run(
     process.
 
     A live module is never run itself nor changed: each lever has a copy of it, compiled as the module is,
-    where it is. Random states and torch's settings are put back.
+    where it is, and without DistributedDataParallel around it. Random states and torch's settings are put
+    back.
 
     Args:
         case: a case, or a module; the three that follow are a module's alone.
@@ -239,7 +242,8 @@ def carry_out(
     with session.opened(db, here, observer) as opened:
         opened.sweep.workers.left_s = budget.left_for_the_baseline_s
         with budget.for_the_baseline():
-            session.expect_sound(asked.case, opened.sweep, asked.budget_s)
+            compiled = session.expect_sound(asked.case, opened.sweep, asked.budget_s)
+        asked = from_compiled(asked, compiled, here)
         return investigated(
             asked,
             opened.sweep,
@@ -248,6 +252,23 @@ def carry_out(
             on_prediction=on_prediction,
             budget=budget,
         )
+
+
+def from_compiled(asked: Investigation, scope: CompileScope | None, here: Machine) -> Investigation:
+    """The investigation of a module that its factory compiled: the start is compiled so too.
+
+    Raises:
+        PeakwardError: nothing can be compiled here, or a lever that was named cannot apply on top.
+    """
+    configuration = compiled_before(asked.case.configuration, scope)
+    if configuration == asked.case.configuration:
+        return asked
+    case = msgspec.structs.replace(asked.case, configuration=configuration)
+    assert isinstance(case, ModuleCase)
+    runnable((case,), here)
+    if asked.levers != LEVERS:
+        allowed(asked.levers, case, here, asked.aim)
+    return msgspec.structs.replace(asked, case=case, given=told_of(scope))
 
 
 def aim(objective: str, max_memory_bytes: int | None, numerics: str, here: Machine) -> Aim:
@@ -320,10 +341,13 @@ def _run_module(
         check.function(loss, "loss", "a function of the module's output")
     session.expect_torch()
     from peakward.lab.measure.live_module import live_case
+    from peakward.lab.models import data_parallel
     from peakward.lab.models.callers_compilation import CallersCompilation
     from peakward.lab.models.given_module import expect_module, given
 
-    compilation = CallersCompilation(expect_module(module))
+    data_parallel.expect_alone(expect_module(module))
+    wrapper = data_parallel.wrapper_of(module)
+    compilation = CallersCompilation(data_parallel.inside(module))
     with compilation.off() as plain:
         taken = given((plain, batch, loss))
     case = live_case(taken, pass_, compilation.scope)
@@ -336,7 +360,11 @@ def _run_module(
         command=MODULE_COMMAND.format(name=type(plain).__name__),
         to_command=no_command,
     )
-    asked = msgspec.structs.replace(asked, called=call_site("run", plain))
+    asked = msgspec.structs.replace(
+        asked,
+        called=None if wrapper else call_site("run", plain),
+        given=(*told_of(compilation.scope), *([data_parallel.NOTE] if wrapper else ())),
+    )
     return on_copies(asked, taken, db)
 
 

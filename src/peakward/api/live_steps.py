@@ -8,7 +8,7 @@ from peakward.api import session
 from peakward.api.investigating import investigated_here, no_command, seconds_of
 from peakward.api.machine import lever_obstacle, n_cores, this_machine
 from peakward.api.session import DB
-from peakward.levers.catalogue import AROUND_A_CALL, LEVERS
+from peakward.levers.catalogue import AROUND_A_CALL, LEVERS, with_settings
 from peakward.levers.loader import n_workers
 from peakward.records import check
 from peakward.records.case import LeverCase, StepCase
@@ -50,7 +50,8 @@ def investigate(
     Args:
         step: runs one whole step, again and again; called with the loader's next batch where there is one.
         name: for the report; the function's without.
-        model: what the step calls and trains. Without it what is trained stays trained, and no lever's
+        model: what the step calls and trains; also inside DistributedDataParallel, in a group of this process
+            alone. Without it what is trained stays trained, and no lever's
             numbers can be verified, so that none is kept.
         optimizer: what the step steps; its flags are tried too.
         loader: a DataLoader, or another iterable that can be begun again; the wait for it is in the step
@@ -74,12 +75,17 @@ def investigate(
     from peakward.lab.levers.given_step import Given, expect_step
     from peakward.lab.measure.live_step import StepWorkers, live_case
     from peakward.lab.measure.sweep import Sweep
+    from peakward.lab.models import data_parallel
     from peakward.lab.models.given_module import expect_live
     from peakward.store.database import Store
 
     expect_live(model, optimizer)
 
-    given = Given(step=step, model=model, optimizer=optimizer, loader=loader)
+    wrapper = None
+    if model is not None:
+        data_parallel.expect_alone(model)
+        wrapper, model = data_parallel.wrapper_of(model), data_parallel.inside(model)
+    given = Given(step=step, model=model, optimizer=optimizer, loader=loader, wrapper=wrapper)
     expect_step(given)
     called = name or str(getattr(step, "__qualname__", type(step).__name__))
     workers = StepWorkers(given)
@@ -89,6 +95,10 @@ def investigate(
     case = live_case(given, name=called, tokens_per_step=tokens_per_step, seen=seen)
 
     def obstacle(lever: Lever, base: LeverCase) -> str | None:
+        if wrapper is not None:
+            changed = with_settings(case.configuration, dict(lever.sets))
+            if (reason := data_parallel.beneath(changed, case.written)) is not None:
+                return reason
         return seen.obstacle(lever, case) or lever_obstacle(lever, base, here)
 
     asked = Investigation(
@@ -98,7 +108,8 @@ def investigate(
         command=STEP_COMMAND.format(name=called),
         obstacle=obstacle,
         to_command=no_command,
-        called=call_site("investigate", model),
+        called=None if wrapper else call_site("investigate", model),
+        given=(data_parallel.NOTE,) if wrapper else (),
     )
     with Store.open(place) as store, workers:
         sweep = Sweep(store, workers, here.environment)

@@ -20,6 +20,7 @@ from peakward.api.live_steps import expect_loader
 from peakward.api.machine import this_machine
 from peakward.api.session import DB
 from peakward.levers.catalogue import with_settings
+from peakward.levers.compile import told_of
 from peakward.levers.optimizer import form_of
 from peakward.records import check
 from peakward.records.case import Configuration, LeverCase, ModuleCase, ModulePass, StepCase
@@ -66,7 +67,8 @@ def optimize(
     Args:
         model: a module in fp32, which stays the object that it is, with all of its parameters. One that is
             compiled already starts from that, as a whole or by blocks in torch's default mode; what
-            `torch.compile` made of a module stays as it is, and the levers work in that module.
+            `torch.compile` made of a module stays as it is, and the levers work in that module. One inside
+            DistributedDataParallel may have a group of this process alone.
         batch: a tensor, or a sequence or mapping of inputs, on the model's device; the first tensor is
             (batch_size, seq_len, …). None: the loader's first.
         loss: of the model's output, or of the output and the batch; without it the output is the loss, or
@@ -98,13 +100,18 @@ def optimize(
     from peakward.lab.data.given_loader import first_batch
     from peakward.lab.levers.in_place import Live
     from peakward.lab.measure.live_module import live_case
+    from peakward.lab.models import data_parallel
     from peakward.lab.models.callers_compilation import CallersCompilation
     from peakward.lab.models.given_module import expect_live, expect_module, given, loss_on
 
     expect_live(expect_module(model), optimizer)
     if batch is None:
         batch = first_batch(loader)
-    compilation = CallersCompilation(model)
+    data_parallel.expect_alone(model)
+    wrapper, compilation = (
+        data_parallel.wrapper_of(model),
+        CallersCompilation(data_parallel.inside(model)),
+    )
     with compilation.off() as plain:
         taken = given((plain, batch, loss_on(loss, batch)))
     pass_: ModulePass = "forward_backward" if optimizer is None else "train_step"
@@ -121,6 +128,7 @@ def optimize(
         optimizer=optimizer,
         keeps_buffers=taken.keeps_buffers,
         compilation=compilation if compilation.scope else None,
+        wrapper=wrapper,
     )
     asked = investigation(
         case,
@@ -132,7 +140,11 @@ def optimize(
         to_command=no_command,
         beside=_in_place(live, case.configuration),
     )
-    asked = msgspec.structs.replace(asked, called=call_site("optimize", plain))
+    asked = msgspec.structs.replace(
+        asked,
+        called=None if wrapper else call_site("optimize", plain),
+        given=(*told_of(compilation.scope), *([data_parallel.NOTE] if wrapper else ())),
+    )
     study = on_copies(asked, taken, place)
     stack = _stack(study, case)
     return Optimized(study, live, stack, loss=loss, batch=batch, aim=sought, until_s=ends_s)
@@ -151,7 +163,8 @@ def apply(
 
     Args:
         study: of `optimize`, `investigate` or `run`, or the path of its file or database.
-        model: of the class and with the parameters that the study is of, on the same kind of device.
+        model: of the class and with the parameters that the study is of, on the same kind of device; or
+            inside DistributedDataParallel, then without a batch where its group has several processes.
         optimizer: the one that trains it.
         loader: the one that feeds an investigated step; `.loader` of the handle is what is made of it.
         batch: what to certify and prove it on, as for `optimize`; None: it is applied as it is.
@@ -170,6 +183,7 @@ def apply(
     session.expect_torch()
     from peakward.lab.levers.in_place import Live
     from peakward.lab.measure.live_module import expect_model_of
+    from peakward.lab.models import data_parallel
     from peakward.lab.models.given_module import (
         expect_live,
         expect_module,
@@ -179,8 +193,11 @@ def apply(
     )
 
     expect_live(expect_module(model), optimizer)
+    wrapper, model = data_parallel.wrapper_of(model), data_parallel.inside(model)
     expect_plain(model)
     if batch is not None:
+        if wrapper is not None:
+            data_parallel.expect_alone(wrapper)
         if isinstance(base, StepCase):
             raise PeakwardError(
                 "expected no batch for the study of a live step, got one: the step itself says what it "
@@ -189,7 +206,9 @@ def apply(
         given((model, batch, loss))
     expect_model_of(base, study.measurements[0].n_parameters, model)
     fed = None if loader is None else _fed(stack, loader)
-    live = Live(model=model, optimizer=optimizer, keeps_buffers=keeps_buffers(model))
+    live = Live(
+        model=model, optimizer=optimizer, keeps_buffers=keeps_buffers(model), wrapper=wrapper
+    )
     return Optimized(
         study, live, stack, loss=loss, batch=batch, aim=Aim(), until_s=time.monotonic(), loader=fed
     )

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+import msgspec
+
 from peakward.api import cases
 from peakward.api.machine import this_machine
 from peakward.api.reproduce import to_command
@@ -82,7 +84,8 @@ def predict(
 
     Args:
         case: with `device="cuda"`; or that of a module (`module_case`), eager or compiled, with its own
-            attention; or a module itself, on whatever device its tensors are.
+            attention; or a module itself, on whatever device its tensors are, compiled where it is, and by
+            itself where it is inside DistributedDataParallel.
         on: the device, such as "h100-sxm-80" or "h200".
         inputs: of a module, by position or by name; only their shapes and types are used.
         calibration: of such a device (`calibrate`), or the file that holds it; its datasheet without. One of
@@ -104,16 +107,18 @@ def predict(
         group = _case_settings(known, inputs, settings)
         (where,) = sites((key,), calibration=measured, group=group, prices=prices)
         return _of_case(known, where)
-    from peakward.lab.models import given_module
-    from peakward.lab.models.module_capture import capture_module
+    from peakward.lab.levers.module_prediction import capture_live
+    from peakward.lab.models import data_parallel, given_module
     from peakward.prediction.planning.module import module_forecast
 
     module = given_module.expect_module(case)
     given = _module_settings(settings)
     args, kwargs = given_module.inputs(inputs)
     (where,) = sites((key,), calibration=measured, group=None, prices=prices)
-    capture = capture_module(module, args, kwargs, **given, compute_capability=_capability(where))
-    return module_forecast(capture, where)
+    capture = capture_live(module, args, kwargs, **given, compute_capability=_capability(where))
+    found = module_forecast(capture, where)
+    left_out = data_parallel.not_predicted(module)
+    return msgspec.structs.replace(found, absent=(*found.absent, *left_out))
 
 
 def _case_settings(
@@ -142,7 +147,7 @@ def _of_case(case: ConfiguredCase, where: Site) -> Forecast:
 
 def _module_plan(case: ModuleCase, where: Sequence[Site], *, command: str) -> Plan:
     """A capture serves all devices of one compute capability."""
-    from peakward.lab.levers.module_prediction import capture_case
+    from peakward.lab.levers.module_prediction import capture_as_it_comes
     from peakward.prediction.planning.module import module_plan
 
     _expect_gpu(case)
@@ -150,15 +155,15 @@ def _module_plan(case: ModuleCase, where: Sequence[Site], *, command: str) -> Pl
         raise PeakwardError(
             "expected one GPU for a module, got several: plan the preset or shape that is nearest to it"
         )
-    seen: dict[ComputeCapability, ModuleCapture] = {}
+    seen: dict[ComputeCapability, tuple[ModuleCase, ModuleCapture]] = {}
 
-    def captured(on: Site) -> ModuleCapture:
+    def captured(on: Site) -> tuple[ModuleCase, ModuleCapture]:
         key = _capability(on)
         if key not in seen:
-            seen[key] = capture_case(case, key)
+            seen[key] = capture_as_it_comes(case, key)
         return seen[key]
 
-    return module_plan(case, where, captured, command=command)
+    return module_plan(where, captured, command=command)
 
 
 def _capability(where: Site) -> ComputeCapability:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from peakward.api.machine import Machine
-from peakward.records.case import Case, LeverCase, ModuleCase
+from peakward.records.case import Case, CompileScope, LeverCase, ModuleCase
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement, Protocol
 
@@ -115,19 +115,27 @@ def check_modules(planned: Iterable[tuple[Case, Protocol]], sweep: "Sweep") -> N
             sweep.check(case, protocol.timeout_s)
 
 
-def expect_sound(case: LeverCase, sweep: "Sweep", budget_s: float) -> None:
+def expect_sound(case: LeverCase, sweep: "Sweep", budget_s: float) -> CompileScope | None:
     """The same for the one module of an investigation, which would have nothing to tell without it.
+
+    Returns:
+        The part of the module that its factory compiled.
 
     Raises:
         PeakwardError: it cannot be found, built or run within the budget, with what is wrong.
     """
     if not isinstance(case, ModuleCase):
-        return
-    wrong = sweep.check(case, max(budget_s, LEAST_CHECK_S))
-    if wrong is not None and wrong.status == "timeout":
+        return None
+    from peakward.lab.measure.messages import Checked
+
+    found = sweep.check(case, max(budget_s, LEAST_CHECK_S))
+    if isinstance(found, Checked):
+        return found.compiled
+    if found.status == "timeout":
         raise PeakwardError(
-            f"expected three steps of {case.source} as it is, got {wrong.reason}: give a longer --budget, "
+            f"expected three steps of {case.source} as it is, got {found.reason}: give a longer --budget, "
             "or mend what hangs"
         )
-    if wrong is not None and wrong.status == "invalid":
-        raise PeakwardError(wrong.reason)
+    if found.status == "invalid":
+        raise PeakwardError(found.reason)
+    return None

@@ -2,8 +2,10 @@
 
 from typing import get_args
 
+from msgspec.structs import replace
+
 from peakward.levers.axis import Axis, CodeHint, Needs, Value, seen, spoken
-from peakward.records.case import CompileScope, ConfiguredCase, ModuleCase
+from peakward.records.case import CompileScope, Configuration, ConfiguredCase, ModuleCase
 from peakward.records.lever import Lever
 
 
@@ -49,6 +51,31 @@ AXIS = Axis(
     unseen=_unseen,
     predicted={"cuda": ("default",)},
 )
+
+
+def compiled_before(configuration: Configuration, scope: CompileScope | None) -> Configuration:
+    """The configuration as it starts for a module that its caller or its factory compiled.
+
+    Args:
+        scope: the part that is compiled; None where nothing is.
+
+    Returns:
+        That part in torch's default mode, unless the configuration asks for a mode itself.
+    """
+    if scope is None or configuration.compile != "none":
+        return configuration
+    return replace(configuration, compile="default", compile_scope=scope)
+
+
+def told_of(scope: CompileScope | None) -> tuple[str, ...]:
+    """The note on a start that its caller or its factory compiled; none where nothing is compiled."""
+    if scope is None:
+        return ()
+    part = "as a whole" if scope == "model" else "by blocks"
+    return (
+        f"The module came compiled {part}: the baseline is compiled so too, in torch's default mode, and "
+        "levers are tried on top of that.",
+    )
 
 
 def in_one_piece(case: ConfiguredCase) -> bool:

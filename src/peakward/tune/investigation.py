@@ -138,6 +138,8 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
     weights are random."""
     called: CallSite | None = None
     """The call of the user's that asks for it."""
+    given: tuple[str, ...] = ()
+    """How the module was given, where that is more than a module: a note each."""
 
     def forbids(self, lever: Lever, base: LeverCase) -> str | None:
         """Why the lever is not to be tried on the base, or None."""

@@ -154,6 +154,11 @@ class Optimized(Result):
                 the handle is used for more than to be told; or the model was compiled before the call, which
                 a diff would have to take back.
         """
+        if self._live.wrapper is not None:
+            raise PeakwardError(
+                "expected a model that is not wrapped yet, for a patch, got one inside "
+                "DistributedDataParallel: call optimize before it is wrapped; its lines go there"
+            )
         if self._live.compilation is not None:
             raise PeakwardError(
                 "expected a model that is not compiled yet, for a patch, got a compiled one: leave its "

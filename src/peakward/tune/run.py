@@ -174,6 +174,7 @@ def _notes(pipeline: Pipeline) -> tuple[str, ...]:
     undone = "; ".join(pipeline.ledger.skipped)
     peak_bytes = None if last.memory is None else last.memory.peak_allocated_bytes
     return (
+        *asked.given,
         *asked.aim.notes(),
         *([f"Not done in its {asked.budget_s:.0f} s: {undone}."] if undone else ()),
         *_unknown(pipeline.held, pipeline.forecasts),

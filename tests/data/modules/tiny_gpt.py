@@ -131,6 +131,13 @@ def compiled():
     return torch.compile(GPT())
 
 
+def compiled_by_blocks():
+    model = GPT()
+    for each in model.blocks:
+        each.compile()
+    return model
+
+
 def compiled_inside():
     model = GPT()
     model.blocks[1].compile()

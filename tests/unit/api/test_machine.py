@@ -8,7 +8,7 @@ from peakward.api import machine, session
 from peakward.api.machine import Machine
 from peakward.cli import options
 from peakward.cli.vocabulary import CaseOptions
-from peakward.lab.measure.messages import Failed
+from peakward.lab.measure.messages import Checked, Failed
 from peakward.levers.catalogue import pull
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Environment, Protocol
@@ -130,18 +130,21 @@ def test_cuda_is_never_replaced_by_the_cpu(monkeypatch):
         machine.this_machine("cuda")
 
 
-class Checking:
-    """A sweep whose modules are wrong as said, of which this much is stored."""
+SOUND = Checked()
 
-    def __init__(self, wrong=None, stored=()):
-        self.wrong, self.stored, self.checked = wrong, stored, []
+
+class Checking:
+    """A sweep that finds this of every module, of which this much is stored."""
+
+    def __init__(self, found=SOUND, stored=()):
+        self.found, self.stored, self.checked = found, stored, []
 
     def known(self, case, protocol):
         return case if case in self.stored else None
 
     def check(self, case, timeout_s):
         self.checked.append((case, timeout_s))
-        return self.wrong
+        return self.found
 
 
 @pytest.mark.parametrize(
@@ -161,7 +164,7 @@ def test_a_run_needs_a_module_that_can_be_built_and_ends(status, line, make_modu
     with pytest.raises(PeakwardError, match=line) if line else contextlib.nullcontext():
         session.expect_sound(case, sweep, 300.0)
     assert sweep.checked == [(case, 300.0)]
-    session.expect_sound(case, Checking(), 5.0)
+    assert session.expect_sound(case, Checking(Checked(compiled="model")), 5.0) == "model"
 
 
 def test_a_small_budget_leaves_a_module_the_time_to_be_built(make_module_case):

@@ -47,6 +47,8 @@ class Given:
     model: nn.Module | None = None
     optimizer: torch.optim.Optimizer | None = None
     loader: Iterable[Any] | None = None
+    wrapper: nn.Module | None = None
+    """The DistributedDataParallel that the model is inside of, where there is one."""
 
 
 class GivenStep:
@@ -180,6 +182,7 @@ def _applied(case: StepCase, given: Given) -> Iterator[None]:
         model=given.model,
         optimizer=given.optimizer,
         keeps_buffers=keeps_buffers(given.model),
+        wrapper=given.wrapper,
     )
     applied = Applied(live, case.configuration, case.written)
     try:
@@ -338,6 +341,8 @@ def check_step(given: Given, device_type: DeviceType) -> StepSeen:
         step = taken()
         with attention:
             step.step()  # Which may make what stays, as an optimizer's state.
+        if given.wrapper is not None:
+            taken().step()  # In which DistributedDataParallel makes its buckets anew, once.
         for _ in range(2):
             step = taken()
             with ShapesSeen() as shapes:
@@ -396,7 +401,7 @@ def _expect_place(places: set[str], device_type: DeviceType) -> None:
 
 def _expect_eager(given: Given) -> None:
     for name, held in (("the step", given.step), *_held(given.step), ("the model", given.model)):
-        if isinstance(held, nn.Module):
+        if isinstance(held, nn.Module) and held is not given.wrapper:
             expect_plain(held)
         if isinstance(held, torch.cuda.CUDAGraph):
             raise PeakwardError(

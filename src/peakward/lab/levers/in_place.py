@@ -18,6 +18,7 @@ from peakward.kernels.ops.forwards import Around, Call, wrap_forward
 from peakward.lab.levers import module_levers, precision
 from peakward.lab.levers.fp8_layers import choose_at_first_call
 from peakward.lab.models.callers_compilation import CallersCompilation
+from peakward.lab.models.data_parallel import beneath
 from peakward.levers import catalogue
 from peakward.levers.axis import Undo
 from peakward.records.case import AS_WRITTEN, Configuration, DeviceType, Precision
@@ -34,6 +35,13 @@ class Live:
     """Whether buffers stay in fp32 under 16-bit parameters (`GivenModule.keeps_buffers`)."""
     compilation: CallersCompilation | None = None
     """The compilation that the caller gave the model, where there is one."""
+    wrapper: nn.Module | None = None
+    """The DistributedDataParallel that the model is inside of, where there is one."""
+
+    @property
+    def called(self) -> nn.Module:
+        """The module that the caller calls."""
+        return self.model if self.wrapper is None else self.wrapper
 
     @property
     def device(self) -> DeviceType:
@@ -82,7 +90,9 @@ class Applied:
 def _changes(live: Live, configuration: Configuration, base: Configuration) -> Iterator[Undo]:
     """Makes one change after another, the innermost first, and gives the undo of each."""
     model = live.model
-    _expect_in_place(configuration, base)
+    _expect_in_place(live, configuration, base)
+    if live.wrapper is not None:
+        yield _uncut()
     settings = ExitStack()
     settings.enter_context(catalogue.around(configuration, base))
     yield settings.close
@@ -113,6 +123,8 @@ def obstacle(live: Live, configuration: Configuration, base: Configuration) -> s
     The optimizer is asked by setting it and taking that back, so that nothing is told twice.
     """
     optimizer = live.optimizer
+    if live.wrapper is not None and (reason := beneath(configuration, base)) is not None:
+        return reason
     if configuration.precision == "fp16-mixed" != base.precision:
         return SCALES
     if configuration.precision == "bf16" != base.precision and (held := _held_elsewhere(live)):
@@ -133,7 +145,23 @@ def obstacle(live: Live, configuration: Configuration, base: Configuration) -> s
 SCALES = "scales the loss: call torch.amp.GradScaler in the step, or take bf16-mixed"
 
 
-def _expect_in_place(configuration: Configuration, base: Configuration) -> None:
+def _uncut() -> Undo:
+    """Let Dynamo cut no graph where a bucket of DistributedDataParallel ends: what is replaced in a graph
+    must be whole in it, and a recomputed block cannot be in one that is cut (torch 2.13)."""
+    config = torch._dynamo.config
+    before, config.optimize_ddp = config.optimize_ddp, False
+
+    def undo() -> None:
+        config.optimize_ddp = before
+
+    return undo
+
+
+def _expect_in_place(live: Live, configuration: Configuration, base: Configuration) -> None:
+    if live.wrapper is not None and (reason := beneath(configuration, base)) is not None:
+        raise PeakwardError(
+            f"expected settings that a DistributedDataParallel allows, got one that {reason}"
+        )
     if configuration.precision == "fp16-mixed" != base.precision:
         raise PeakwardError(
             f"expected a precision that a model can have by itself, got fp16-mixed, which {SCALES}"

@@ -12,20 +12,25 @@ from peakward.lab.levers.module_step import ModuleStep
 from peakward.lab.models import module_source
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.python_source import raise_as_bad_input
-from peakward.records.case import AS_WRITTEN, ModuleCase
+from peakward.records.case import AS_WRITTEN, CompileScope, ModuleCase
 from peakward.records.errors import PeakwardError
 
 N_CALLS = 3
 """The first may make what stays; the others must be alike."""
 
 
-def check(case: ModuleCase) -> None:
-    """Build the module and run it as it is.
+def check(case: ModuleCase) -> CompileScope | None:
+    """Build the module and run it as it is, but not compiled.
+
+    Returns:
+        The part that its factory compiled.
 
     Raises:
         PeakwardError: see `check_given`, and `module_source.build`.
     """
-    check_given(case, module_source.build(case))
+    given = module_source.build(case)
+    check_given(case, given)
+    return given.compiled
 
 
 def check_given(case: ModuleCase, given: GivenModule) -> None:

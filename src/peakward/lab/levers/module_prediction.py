@@ -1,9 +1,11 @@
 """A user's module in a case as its operators, for a prediction: nothing of it is computed."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from peakward.hardware.attention_backend import HOPPER, ComputeCapability
 from peakward.kernels.ops.loss import api as losses
@@ -13,9 +15,12 @@ from peakward.lab.levers.fp8_layers import every_layer
 from peakward.lab.levers.module_levers import compiled_parts, recompute
 from peakward.lab.levers.module_step import main_tensor, place
 from peakward.lab.models import module_source
+from peakward.lab.models.callers_compilation import CallersCompilation
+from peakward.lab.models.data_parallel import inside
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.module_capture import capture_module
 from peakward.levers.catalogue import unseen
+from peakward.levers.compile import compiled_before
 from peakward.records.case import ModuleCase, ModulePass
 from peakward.records.errors import PeakwardError
 from peakward.records.op_graph import ModuleCapture
@@ -24,8 +29,7 @@ from peakward.records.op_graph import ModuleCapture
 def capture_case(
     case: ModuleCase, compute_capability: ComputeCapability | None = None
 ) -> ModuleCapture:
-    """One step of the case, by `capture_module`. A module of transformers is described on the meta device,
-    whatever its size; one of Python is built on the CPU.
+    """One step of the case, by `capture_module`.
 
     Args:
         compute_capability: as `capture_given`.
@@ -34,12 +38,32 @@ def capture_case(
         PeakwardError: as `capture_given` and `module_source.build`.
     """
     expect_seen(case)
+    return capture_given(case, _built(case), compute_capability)
+
+
+def capture_as_it_comes(
+    case: ModuleCase, compute_capability: ComputeCapability | None = None
+) -> tuple[ModuleCase, ModuleCapture]:
+    """The same, of a step that is compiled where the factory compiled its module; the case then says so.
+
+    Raises:
+        PeakwardError: as `capture_case`.
+    """
+    expect_seen(case)
+    given = _built(case)
+    configuration = compiled_before(case.configuration, given.compiled)
+    case = msgspec.structs.replace(case, configuration=configuration)
+    return case, capture_given(case, given, compute_capability)
+
+
+def _built(case: ModuleCase) -> GivenModule:
+    """A module of transformers is described on the meta device, whatever its size; one of Python is built on
+    the CPU."""
     as_written = ModuleCase(
         source=case.source, fingerprint=case.fingerprint, workload=case.workload, device="cpu"
     )
     device = "meta" if case.source.startswith("hf:") else "cpu"
-    given = module_source.build(as_written, device=device)
-    return capture_given(case, given, compute_capability)
+    return module_source.build(as_written, device=device)
 
 
 def capture_given(
@@ -87,6 +111,23 @@ def capture_given(
         ),
         compute_capability=compute_capability or _capability_here(),
     )
+
+
+def capture_live(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], **settings: Any
+) -> ModuleCapture:
+    """One step of a live module, compiled where its caller compiled it; inside a DistributedDataParallel that
+    of the module that it wraps.
+
+    Args:
+        settings: as `capture_module`.
+
+    Raises:
+        PeakwardError: as `capture_module`.
+    """
+    compilation = CallersCompilation(inside(module))
+    with compilation.off() as plain:
+        return capture_module(plain, args, kwargs, **settings, compiled=compilation.parts)
 
 
 def _device(module: torch.nn.Module) -> str:

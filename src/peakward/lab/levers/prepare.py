@@ -11,6 +11,7 @@ from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.module_step import ModuleStep, prepared_module
 from peakward.lab.levers.operator_step import AttentionStep, PieceStep
 from peakward.lab.models import module_source
+from peakward.lab.models.given_module import GivenModule
 from peakward.levers.catalogue import together_obstacle
 from peakward.levers.precision import fp32_matmuls
 from peakward.levers.workload import workers_obstacle
@@ -67,7 +68,9 @@ def prepare(case: Case) -> Iterator[PreparedStep]:
         return
     check_together(case)
     if isinstance(case, ModuleCase):
-        with prepared_module(case, module_source.build(case)) as module_step:
+        given = module_source.build(case)
+        _expect_said(case, given)
+        with prepared_module(case, given) as module_step:
             yield module_step
         return
     setting = case.configuration.precision
@@ -77,6 +80,19 @@ def prepare(case: Case) -> Iterator[PreparedStep]:
             yield step
         finally:
             step.release()
+
+
+def _expect_said(case: ModuleCase, given: GivenModule) -> None:
+    """A module that its factory compiled is not measured as if it were not.
+
+    Raises:
+        PeakwardError: the case does not say that it is compiled.
+    """
+    if given.compiled is not None and case.configuration.compile == "none":
+        raise PeakwardError(
+            f"expected compile=default,compile_scope={given.compiled} of {case.source}, whose module comes "
+            "compiled, got compile=none: say so, or let the factory leave its compilation out"
+        )
 
 
 def check_together(case: ConfiguredCase) -> None:

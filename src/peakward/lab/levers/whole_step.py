@@ -87,7 +87,7 @@ class WholeStep:
         filled = [next(held) if isinstance(each, Tensor) else each for each in leaves]
         batch = tree_unflatten(filled, spec)
         args, kwargs = called_on(batch)
-        output = self._live.model(*args, **kwargs)
+        output = self._live.called(*args, **kwargs)
         of_output = loss_on(self._loss, batch)
         loss = scalar(output if of_output is None else of_output(output))
         loss.backward()

@@ -308,9 +308,9 @@ class Workers:
             for claim in claims
         )
 
-    def check(self, case: ModuleCase, timeout_s: float = TIMEOUT_S) -> Failed | None:
-        """Builds the module and runs its step unchanged, before any lever. Returns the failure that the
-        module has in every configuration; running out of memory is not one.
+    def check(self, case: ModuleCase, timeout_s: float = TIMEOUT_S) -> Failed | Checked:
+        """Builds the module and runs its step, before any lever and not compiled. Returns what is known of
+        it, or the failure that it has in every configuration; running out of memory is not one.
 
         Raises:
             PeakwardError: The source or the device does not exist here.
@@ -323,11 +323,12 @@ class Workers:
             self.close()
         if isinstance(answer, Failed):
             _raise_if_interrupted(answer)
-            return None if answer.status == "oom" or answer.ended_by == "outside" else answer
+            says_nothing = answer.status == "oom" or answer.ended_by == "outside"
+            return Checked() if says_nothing else answer
         assert isinstance(answer, Checked)
         if answer.missing is not None:
             raise SourceError(answer.missing)
-        return None
+        return answer
 
     def capture(self, case: ModuleCase) -> ModuleCapture:
         """The operators of one step of the case's module, for a prediction; nothing is computed.

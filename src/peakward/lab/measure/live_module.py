@@ -26,6 +26,7 @@ from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.python_source import raise_as_bad_input
 from peakward.lab.numerics.judge import judge
 from peakward.lab.numerics.of_module import of_module
+from peakward.levers.compile import compiled_before
 from peakward.records.case import (
     AS_WRITTEN,
     Case,
@@ -70,11 +71,8 @@ def live_case(
         source=f"live:{type(given.module).__name__}",
         fingerprint=_fingerprint(given),
         workload=Workload(batch_size=first.shape[0], seq_len=first.shape[1], pass_=pass_),
-        configuration=msgspec.structs.replace(
-            AS_WRITTEN,
-            precision=precision,
-            compile="none" if compiled is None else "default",
-            compile_scope=compiled or "block",
+        configuration=compiled_before(
+            msgspec.structs.replace(AS_WRITTEN, precision=precision), compiled
         ),
         device=device,
     )

@@ -10,6 +10,7 @@ import msgspec
 from peakward.records.calibration import MatmulRate, Rates, Subject
 from peakward.records.case import (
     Case,
+    CompileScope,
     DeviceType,
     LeverCase,
     ModelCase,
@@ -225,6 +226,8 @@ class Checked(Message, frozen=True, kw_only=True):
 
     missing: str | None = None
     """The reason why the source cannot be found."""
+    compiled: CompileScope | None = None
+    """The part of the module that its factory compiled."""
 
 
 class Captured(Message, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from peakward.lab.measure.messages import TurnsRequest
 from peakward.lab.measure.patch_check import Ask, Built, Compared, Refused
 from peakward.lab.measure.site import Site
 from peakward.lab.models import module_source, python_source
+from peakward.lab.models.callers_compilation import CallersCompilation
 from peakward.lab.models.given_module import (
     GivenModule,
     blocks_of,
@@ -59,6 +60,11 @@ def _built(case: ModuleCase) -> Built:
     code = _code(path)
     made = _made(case)
     module = given_as_is(made).module
+    if CallersCompilation(module).scope is not None:
+        raise PeakwardError(
+            f"expected a factory that leaves compilation out, for a patch, got {path}, whose module comes "
+            "compiled: leave that out and run it again; compilation is a lever here"
+        )
     kind = "module" if made is module else "tuple" if isinstance(made, tuple) else "object"
     return Built(
         made=kind,  # type: ignore[arg-type]

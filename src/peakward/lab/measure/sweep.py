@@ -5,7 +5,7 @@ from typing import Protocol as Interface
 
 from peakward.lab.measure import assemble
 from peakward.lab.measure.isolated import Workers
-from peakward.lab.measure.messages import Failed
+from peakward.lab.measure.messages import Checked, Failed
 from peakward.records.case import Case, DeviceType, ModuleCase, Workload
 from peakward.records.measurement import Environment, Measurement, Protocol
 
@@ -43,24 +43,24 @@ class Sweep:
         self.workers = workers
         self.environment = environment
         self._on_done = on_done
-        self._wrong: dict[tuple[str, str, Workload, DeviceType], Failed | None] = {}
-        """The failure of each module that was checked; None for one without a fault."""
+        self._checked: dict[tuple[str, str, Workload, DeviceType], Failed | Checked] = {}
 
     def known(self, case: Case, protocol: Protocol) -> Measurement | None:
         """The stored result of the case."""
         return self.store.measurement(case, protocol, self._environment(case).key)
 
-    def check(self, case: ModuleCase, timeout_s: float) -> Failed | None:
-        """The failure that a user's module has in every configuration; it is checked once.
+    def check(self, case: ModuleCase, timeout_s: float) -> Failed | Checked:
+        """Checks a user's module once. Returns what is known of it, or the failure that it has in every
+        configuration.
 
         Raises:
             PeakwardError: Its source cannot be found.
             KeyboardInterrupt: Ctrl-C.
         """
         key = (case.source, case.fingerprint, case.workload, case.device)
-        if key not in self._wrong:
-            self._wrong[key] = self.workers.check(case, timeout_s)
-        return self._wrong[key]
+        if key not in self._checked:
+            self._checked[key] = self.workers.check(case, timeout_s)
+        return self._checked[key]
 
     def measure(self, case: Case, protocol: Protocol) -> Measurement:
         """The stored result of the case, or else a new one, stored at once.
@@ -78,10 +78,10 @@ class Sweep:
 
     def _measured(self, case: Case, protocol: Protocol) -> Measurement:
         watch = assemble.Stopwatch()
-        wrong = self.check(case, protocol.timeout_s) if isinstance(case, ModuleCase) else None
-        if wrong is None:
-            return self.workers.measure(case, protocol)
-        return assemble.measurement(case, protocol, self._environment(case), watch, wrong)
+        found = self.check(case, protocol.timeout_s) if isinstance(case, ModuleCase) else None
+        if isinstance(found, Failed):
+            return assemble.measurement(case, protocol, self._environment(case), watch, found)
+        return self.workers.measure(case, protocol)
 
     def _environment(self, case: Case) -> Environment:
         """The environment of the case: a piece of code may run on the CPU beside a GPU."""

@@ -129,10 +129,9 @@ def _handle(request: Request, bench: jobs.Bench) -> Answer:
             bench.site.enter(request.case.device)
             bench.tell(Event(stage="building"))
             try:
-                check(request.case)
+                return Checked(compiled=check(request.case))
             except SourceError as error:
                 return Checked(missing=str(error))
-            return Checked()
         case CaptureRequest():
             bench.tell(Event(stage="building"))
             return Captured(capture=capture_case(request.case))

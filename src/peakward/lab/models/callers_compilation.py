@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from peakward.lab.models.given_module import repeated_blocks
+from peakward.lab.models.given_module import GivenModule, given, parts_of, repeated_blocks
 from peakward.records.case import CompileScope
 
 _CALL = "_compiled_call_impl"
@@ -36,11 +37,12 @@ class CallersCompilation:
             self.scope, parts = "block", blocks
         else:
             parts = []
-        self._parts = parts
+        self.parts = parts
+        """The modules that are compiled, each by itself."""
 
     def take_off(self) -> None:
         """Leave the modules as they were before; a second call does nothing."""
-        for each in self._parts:
+        for each in self.parts:
             if _is_compiled(each):
                 self._held[each] = vars(each).pop(_CALL)
 
@@ -58,6 +60,20 @@ class CallersCompilation:
             yield self.plain
         finally:
             self.put_back()
+
+
+def given_eager(made: object) -> GivenModule:
+    """A factory's own new module without the compilation that the factory gave it, which is told beside it.
+
+    Raises:
+        PeakwardError: as `given`, of what is compiled or wrapped in another way.
+    """
+    module, batch, loss = parts_of(made)
+    if not isinstance(module, nn.Module):
+        return given(made)
+    compilation = CallersCompilation(module)
+    compilation.take_off()
+    return replace(given((compilation.plain, batch, loss)), compiled=compilation.scope)
 
 
 def _is_compiled(module: nn.Module) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from peakward.records import check
+from peakward.records.case import CompileScope
 from peakward.records.errors import PeakwardError, quoted
 
 PACKAGE = Path(__file__).parents[2]
@@ -37,6 +38,8 @@ class GivenModule:
     keeps_buffers: bool = False
     """Whether buffers stay in fp32 under 16-bit parameters, as in transformers: it computes its angles
     from a buffer, and 8 bits of mantissa would change them."""
+    compiled: CompileScope | None = None
+    """The part that a factory compiled, which was taken off the module; None where it compiled nothing."""
 
 
 def given(made: object) -> GivenModule:
@@ -51,7 +54,7 @@ def given(made: object) -> GivenModule:
     Raises:
         PeakwardError: None of these; or a module that is compiled or wrapped already.
     """
-    module, _, _ = _parts(made)
+    module, _, _ = parts_of(made)
     if isinstance(module, nn.Module):
         expect_plain(module)  # Before its vocabulary is asked for, which a wrapper hides.
     return given_as_is(made)
@@ -63,7 +66,7 @@ def given_as_is(made: object) -> GivenModule:
     Raises:
         PeakwardError: None of what `given` takes.
     """
-    module, batch, loss = _parts(made)
+    module, batch, loss = parts_of(made)
     if not isinstance(module, nn.Module):
         raise PeakwardError(
             f"expected a torch.nn.Module, got {type(module).__name__}: return a module, (module, batch), "
@@ -88,7 +91,12 @@ def keeps_buffers(module: nn.Module) -> bool:
     return any(kind.__module__.startswith("transformers.") for kind in type(module).__mro__)
 
 
-def _parts(made: object) -> tuple[object, Any, Any]:
+def parts_of(made: object) -> tuple[object, Any, Any]:
+    """Takes apart what may be a module, its batch and its loss; None for each of the two that is not there.
+
+    Raises:
+        PeakwardError: a tuple of another length.
+    """
     if isinstance(made, nn.Module):
         return made, None, None
     if isinstance(made, tuple):
@@ -137,7 +145,7 @@ def expect_plain(module: nn.Module) -> None:
         if any(kind.__name__ in SHARDED for kind in type(each).__mro__):
             raise PeakwardError(
                 f"expected a plain module, got {type(each).__name__}, whose parameters are sharded, in "
-                f"{where}: give the module before it is sharded"
+                f"{where}: give the module before it is sharded, and set what is found where it is sharded"
             )
         if each._compiled_call_impl is not None:
             raise PeakwardError(

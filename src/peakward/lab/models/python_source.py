@@ -10,7 +10,8 @@ from typing import Any, Never
 
 import torch
 
-from peakward.lab.models.given_module import PACKAGE, GivenModule, given
+from peakward.lab.models.callers_compilation import given_eager
+from peakward.lab.models.given_module import PACKAGE, GivenModule
 from peakward.records.errors import PeakwardError, SourceError
 
 OFFERED = ("batch_size", "seq_len", "device")
@@ -18,7 +19,7 @@ OFFERED = ("batch_size", "seq_len", "device")
 
 
 def build(path: str, *, batch_size: int, seq_len: int, device: str, seed: int) -> GivenModule:
-    """The module that the factory returns under that random seed.
+    """The module that the factory returns under that random seed, not compiled (`GivenModule.compiled`).
 
     A factory that takes `batch_size`, `seq_len` or `device` by these names is given them.
 
@@ -26,7 +27,7 @@ def build(path: str, *, batch_size: int, seq_len: int, device: str, seed: int) -
         SourceError: There is no such module or function.
         PeakwardError: It cannot be imported, raises, needs other arguments or returns no module.
     """
-    return given(made(path, batch_size=batch_size, seq_len=seq_len, device=device, seed=seed))
+    return given_eager(made(path, batch_size=batch_size, seq_len=seq_len, device=device, seed=seed))
 
 
 def made(path: str, *, batch_size: int, seq_len: int, device: str, seed: int) -> object:

@@ -19,20 +19,20 @@ LEVERS_ARE_NOT_TRIED = "a module is captured as it is asked for: plan it with le
 
 
 def module_plan(
-    case: ModuleCase,
     sites: Iterable[Site],
-    capture: Callable[[Site], ModuleCapture],
+    capture: Callable[[Site], tuple[ModuleCase, ModuleCapture]],
     *,
     command: str,
 ) -> Plan:
-    """The case on each device.
+    """A case of a module on each device.
 
     Args:
-        capture: Gives the module's step as that device's kernels make it.
+        capture: Gives the case, the same for all, and its step as that device's kernels make it.
     """
-    seen = [(on, capture(on)) for on in sites]
-    devices = tuple(_device_plan(case, on, captured) for on, captured in seen)
-    return Plan(case=case, command=command, devices=devices, n_parameters=seen[0][1].n_parameters)
+    seen = [(on, *capture(on)) for on in sites]
+    _, case, first = seen[0]
+    devices = tuple(_device_plan(case, on, captured) for on, case, captured in seen)
+    return Plan(case=case, command=command, devices=devices, n_parameters=first.n_parameters)
 
 
 def _device_plan(case: ModuleCase, on: Site, capture: ModuleCapture) -> DevicePlan:

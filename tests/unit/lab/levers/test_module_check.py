@@ -1,6 +1,7 @@
 """What is wrong with a user's module, told before anything is measured."""
 
 import pytest
+import torch
 
 from peakward.lab.levers.module_check import check
 from peakward.records.errors import PeakwardError
@@ -12,6 +13,17 @@ from peakward.records.errors import PeakwardError
 @pytest.mark.parametrize("pass_", ["forward", "train_step"])
 def test_nothing_is_wrong(source, pass_, make_module_case):
     check(make_module_case(source, pass_=pass_))
+
+
+@pytest.mark.parametrize(
+    ("factory", "scope"), [("build", None), ("compiled", "model"), ("compiled_by_blocks", "block")]
+)
+def test_what_the_factory_compiled_is_told_and_no_part_of_the_check(
+    factory, scope, make_module_case
+):
+    compiled = torch._dynamo.utils.counters["frames"]["total"]
+    assert check(make_module_case(f"py:tiny_gpt:{factory}")) == scope
+    assert torch._dynamo.utils.counters["frames"]["total"] == compiled
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 import peakward as pw
-from peakward.lab.levers.module_prediction import capture_case
+from peakward.lab.levers.module_prediction import capture_as_it_comes, capture_case
 from peakward.records.errors import PeakwardError
 
 
@@ -21,6 +21,26 @@ def test_products_are_counted_as_the_layers_have_them(pass_, make_module_case):
     )
     assert linear == forward * (3 if pass_ == "train_step" else 1)
     assert found.tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("factory", "scope"), [("compiled", "model"), ("compiled_by_blocks", "block")]
+)
+def test_a_module_that_comes_compiled_is_captured_so(factory, scope, make_module_case):
+    came = make_module_case(f"py:tiny_gpt:{factory}", pass_="forward")
+    case, found = capture_as_it_comes(came)
+    assert case.configuration.settings == {
+        **came.configuration.settings,
+        "compile": "default",
+        "compile_scope": scope,
+    }
+    wanted = make_module_case(
+        "py:tiny_gpt:build", pass_="forward", compile="default", compile_scope=scope
+    )
+    assert found == capture_case(wanted)
+    assert capture_case(came).compiled is None, "a case says what is captured"
+    plan = pw.plan(msgspec.structs.replace(came, device="cuda"), ["h100-sxm-80"])
+    assert plan.case.configuration == case.configuration
 
 
 def test_recomputed_blocks_cost_products_and_save_activations(make_module_case):

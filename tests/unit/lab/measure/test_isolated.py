@@ -10,7 +10,7 @@ import pytest
 
 from peakward.lab.measure import probe, proc, process
 from peakward.lab.measure.isolated import Workers
-from peakward.lab.measure.messages import CalibrateRequest, Failed
+from peakward.lab.measure.messages import CalibrateRequest, Checked, Failed
 from peakward.records.case import ModelCase, StepCase, Workload
 from peakward.records.errors import OutOfTimeError, PeakwardError
 from peakward.records.lever import Claim
@@ -364,9 +364,9 @@ def test_a_check_tells_what_is_wrong_in_every_configuration(
 ):
     """Out of memory it says nothing: another precision may fit. Nor where its worker was taken away."""
     case = make_module_case("py:tiny_gpt:build")
-    assert make_workers("answer").check(case) is None
-    assert make_workers("fail").check(case) is None
-    assert make_workers("SIGKILL").check(case) is None
+    assert make_workers("answer").check(case) == Checked()
+    assert make_workers("fail").check(case) == Checked()
+    assert make_workers("SIGKILL").check(case) == Checked()
     assert make_workers("SIGSEGV").check(case).status == "crashed"
     assert make_workers("hang", on_event=runs_out).check(case, 1.0).status == "timeout"
     with pytest.raises(PeakwardError, match="expected a module that is there"):

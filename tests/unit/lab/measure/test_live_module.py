@@ -10,6 +10,7 @@ import torch
 
 from peakward.lab.levers import fp8_layers
 from peakward.lab.measure.live_module import SHARED, LiveWorkers, live_case
+from peakward.lab.measure.messages import Checked
 from peakward.lab.models.given_module import given
 from peakward.levers.catalogue import lever, pull
 from peakward.records.errors import PeakwardError
@@ -90,7 +91,7 @@ def test_the_user_s_module_is_never_left_altered(names, declared, training, live
     for name in names:
         case = pull(lever(name), case)
     with LiveWorkers(live) as workers:
-        assert workers.check(case) is None
+        assert workers.check(case) == Checked()
         found = workers.measure(case, QUICK)
         turns = workers.turns((base, case), QUICK)
         (verdict,) = workers.numerics([Claim(base=base, candidate=case, declared=declared)])

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from peakward.lab.measure import assemble, probe
-from peakward.lab.measure.messages import Failed
+from peakward.lab.measure.messages import Checked, Failed
 from peakward.lab.measure.sweep import Sweep
 from peakward.records.case import MicroCase, ModelCase, Workload
 from peakward.records.measurement import Protocol
@@ -33,16 +33,19 @@ class Shelf:
         self.kept.append(measurement)
 
 
-class Hands:
-    """The workers: every case is ended by the next of these; a module is wrong as said."""
+SOUND = Checked()
 
-    def __init__(self, ended_by=(), wrong=None):
+
+class Hands:
+    """The workers: every case is ended by the next of these; this is found of a module."""
+
+    def __init__(self, ended_by=(), found=SOUND):
         self.ran, self.ended_by, self.stop_after = [], list(ended_by), None
-        self.checked, self.wrong = [], wrong
+        self.checked, self.found = [], found
 
     def check(self, case, timeout_s):
         self.checked.append((case, timeout_s))
-        return self.wrong
+        return self.found
 
     def measure(self, case, protocol):
         self.ran.append(case)
@@ -106,7 +109,7 @@ def test_a_case_that_did_not_end_by_itself_runs_again(cases, ended_by):
 
 def test_what_is_wrong_with_a_module_is_the_result_of_all_its_cases(make_module_case, cases):
     wrong = Failed(status="invalid", reason="expected a batch that fits")
-    shelf, hands = Shelf(), Hands(wrong=wrong)
+    shelf, hands = Shelf(), Hands(found=wrong)
     sweep, quick = Sweep(shelf, hands, ENVIRONMENT), Protocol(timeout_s=5.0)
     modules = [make_module_case("py:tiny_gpt:build", precision=each) for each in ("fp32", "bf16")]
     found = sweep.measure_all([(each, quick) for each in (*modules, cases[0])])

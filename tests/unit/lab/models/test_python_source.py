@@ -25,6 +25,20 @@ def test_a_factory_is_told_the_sizes_that_it_takes(at_user_modules):
 
 
 @pytest.mark.parametrize(
+    ("factory", "scope"), [("compiled", "model"), ("compiled_by_blocks", "block")]
+)
+def test_a_module_that_comes_compiled_is_plain_beside_what_was_compiled(
+    factory, scope, at_user_modules
+):
+    found, plain = built(f"tiny_gpt:{factory}"), built("tiny_gpt:build")
+    assert (found.compiled, plain.compiled) == (scope, None)
+    assert found.module.state_dict().keys() == plain.module.state_dict().keys()
+    assert not any(each._compiled_call_impl for each in found.module.modules())
+    with pytest.raises(PeakwardError, match=r"was called on in blocks\.1: leave that out"):
+        built("tiny_gpt:compiled_inside")
+
+
+@pytest.mark.parametrize(
     ("path", "line"),
     [
         ("tiny_gpt", "expected py:package.module:factory, got 'tiny_gpt'"),
