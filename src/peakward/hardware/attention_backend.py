@@ -34,6 +34,9 @@ class Inputs(NamedTuple):
     differentiated: bool
     n_keys: int
     compute_capability: ComputeCapability
+    broadcast: bool = False
+    """Batches or heads of keys and values are fewer without `enable_gqa`: of torch's kernels only math
+    broadcasts them (`check_batch_size_and_num_heads_dense`), as for Falcon's one head of keys."""
 
 
 def first_backend(given: Inputs, among: Collection[Backend] = BACKENDS) -> Backend:
@@ -74,6 +77,8 @@ def named_backend(backend: Backend, given: Inputs) -> Backend:
 
 def _obstacle(backend: Backend, given: Inputs) -> str | None:
     """Why the kernel cannot serve, if so."""
+    if given.broadcast and backend != "math":
+        return "fewer batches or heads of keys and values, without enable_gqa"
     return {"cudnn": _cudnn, "flash": _flash, "efficient": _efficient, "math": _math}[backend](
         given
     )

@@ -36,6 +36,7 @@ AMPERE, ADA, BLACKWELL = (8, 0), (8, 9), (10, 0)
         ({"dtype": "float32", "head_dim": 12, "masked": True}, "efficient"),
         ({"dtype": "float32", "head_dim": 6}, "math"),
         ({"dtype": "float32", "grouped": True}, "math"),
+        ({"broadcast": True}, "math"),
         ({"compute_capability": AMPERE}, "flash"),
         ({"compute_capability": AMPERE, "masked": True}, "efficient"),
         ({"compute_capability": AMPERE, "masked": True, "grouped": True}, "math"),

@@ -81,6 +81,11 @@ def _backend(call: Call, on: ComputeCapability) -> Backend:
         differentiated=call.differentiated,
         n_keys=key.shape[-2],
         compute_capability=on,
+        broadcast=any(
+            each.shape[:-3] != query.shape[:-3]
+            or (each.shape[-3] != query.shape[-3] and not call.enable_gqa)
+            for each in (key, value)
+        ),
     )
     return first_backend(given, [each for each in BACKENDS if _ENABLED[each]()])
 

@@ -152,3 +152,27 @@ def test_what_is_recomputed_is_as_on_cuda_too():
     counts = found.graph.totals(lambda each: each.name)
     assert counts["aten._fused_rms_norm"].n_calls == counts["aten.native_dropout"].n_calls == 2
     assert counts["aten._scaled_dot_product_efficient_attention"].n_calls == 2
+
+
+@pytest.mark.parametrize(("enable_gqa", "n_kernels"), [(False, 0), (True, 2)])
+def test_heads_that_are_broadcast_are_written_out(enable_gqa, n_kernels):
+    """torch's fused kernels take fewer heads of keys where they are told alone (Falcon does not tell)."""
+
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.kv = nn.Linear(32, 32), nn.Linear(32, 8)
+
+        def forward(self, x):
+            q = self.q(x).view(2, 16, 4, 8).transpose(1, 2)
+            k = self.kv(x).view(2, 16, 1, 8).transpose(1, 2)
+            return F.scaled_dot_product_attention(
+                q, k, k, is_causal=True, enable_gqa=enable_gqa
+            ).sum()
+
+    module = Shared().bfloat16().to("meta")
+    x = torch.zeros(2, 16, 32, dtype=torch.bfloat16, device="meta")
+    found = capture_module(module, (x,), pass_="forward_backward", compute_capability=HOPPER)
+    names = [each.name for each in found.graph.operators]
+    assert sum("attention" in each for each in names) == n_kernels
+    assert any("softmax" in each for each in names) is not enable_gqa
