@@ -167,7 +167,8 @@ def test_two_savers_of_memory_go_together_where_one_is_not_enough():
         workload=Workload(batch_size=16, seq_len=4096),
     )
     found = composed(asked)
-    assert {"chunked-loss", "checkpointing"} <= set(found.change.levers)
+    assert "checkpointing" in found.change.levers
+    assert found.case.configuration.loss in ("chunked", "fused"), "neither stores the logits"
     assert found.change.fits
     for without in ({"loss": "torch"}, {"checkpointing": "none"}):
         settings = msgspec.structs.replace(found.case.configuration, **without)
