@@ -4,6 +4,7 @@ They are state of its forward pass (`forwards.STATE`), no buffers: they stand in
 copy, and find themselves anew by the first steps. What puts a model's state back knows of them.
 """
 
+import torch
 from torch import Tensor, nn
 
 from peakward.kernels.ops.forwards import STATE
@@ -26,7 +27,8 @@ def rounded_by_torch(layer: nn.Linear, x: Tensor) -> Tensor:
 
 def keep_scales(layer: nn.Linear) -> Scales:
     """Give a layer empty histories on its device."""
-    scales = fp8_scales(layer.weight.device)
+    with torch.inference_mode(False):  # What is made inside cannot be changed outside.
+        scales = fp8_scales(layer.weight.device)
     for name, each in zip(_NAMES, scales, strict=True):
         setattr(layer, name, each)
     return scales
