@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from peakward.kernels.ops.calling import operator
 from peakward.kernels.ops.fp8_linear.reference import E4M3, E5M2, scale_of
@@ -106,6 +107,7 @@ class _Fp8Linear(torch.autograd.Function):
         return y if bias is None else y + bias.to(y.dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (g,) = gradients
         x_columns, x_scale, w_columns, w_scale = ctx.saved_tensors
