@@ -272,6 +272,10 @@ def choose(
         seen = calls(found.layers, forward)
     left = dict(found.left)
     left |= {name: "is not called itself" for name in found.layers if name not in seen}
+    for name, each in found.layers.items():
+        if reason := _unfit(each):  # That call was the first of a part with a choice of its own.
+            left[name] = reason
+            seen.pop(name, None)
     last = next(reversed(seen), None)
     if last is not None and loss in linear_cross_entropy.IMPLEMENTATIONS:
         left[last] = OF_LOSS

@@ -364,6 +364,17 @@ def test_two_models_may_share_a_layer(on_cpu):
     assert not histories(one) and not taken(one)
 
 
+def test_a_part_may_have_a_choice_of_its_own(model, on_cpu):
+    part, whole = (Applied(Live(model=each), FP8) for each in (model.blocks[0], model))
+    model(IDS)
+    assert taken(model) == BLOCKS | {"head"}
+    whole.undo()
+    assert taken(model) == {"blocks.0.up", "blocks.0.down"}
+    results(model)
+    part.undo()
+    assert not taken(model) and not histories(model)
+
+
 def test_scales_follow_a_layer_to_another_device(model):
     put_in(model)
     results(model)
