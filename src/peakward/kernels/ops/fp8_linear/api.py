@@ -75,7 +75,8 @@ def fp8_scales(device: torch.device | str) -> Scales:
 
     Returns:
         The histories of x, the weight and the gradient, int32 (19,) each. They are state, as a running mean
-        is: keep them beside the weight. What they hold after a step depends on its numbers alone.
+        is: keep them beside the weight. Of a layer that moves or is left without contents (`to_empty`) make
+        new ones. What they hold after a step depends on its numbers alone.
     """
     return Scales(*(torch.zeros(LENGTH, dtype=torch.int32, device=device) for _ in range(3)))
 
