@@ -25,6 +25,7 @@ def rounded_by_torch(layer: nn.Linear, x: Tensor) -> Tensor:
     return reference.linear(x, layer.weight, layer.bias)
 
 
+@torch.compiler.disable  # A graph cannot change in its backward pass what it made in the forward pass.
 def keep_scales(layer: nn.Linear) -> Scales:
     """Give a layer empty histories on its device."""
     with torch.inference_mode(False):  # What is made inside cannot be changed outside.

@@ -375,11 +375,14 @@ def test_a_part_may_have_a_choice_of_its_own(model, on_cpu):
     assert not taken(model) and not histories(model)
 
 
-def test_scales_follow_a_layer_to_another_device(model):
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_scales_follow_a_layer_to_another_device(model, is_compiled):
     put_in(model)
     results(model)
     model.to("meta", torch.bfloat16)
-    model(IDS.to("meta")).sum().backward()
+    called = torch.compile(model, backend="aot_eager") if is_compiled else model
+    for _ in range(2):
+        called(IDS.to("meta")).sum().backward()
     assert {each.device.type for each in histories(model).values()} == {"meta"}
     model.float().to_empty(device="cpu")
     for each in model.parameters():
