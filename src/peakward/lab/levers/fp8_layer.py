@@ -25,7 +25,9 @@ def rounded_by_torch(layer: nn.Linear, x: Tensor) -> Tensor:
     return reference.linear(x, layer.weight, layer.bias)
 
 
-@torch.compiler.disable  # A graph cannot change in its backward pass what it made in the forward pass.
+@torch.compiler.disable(  # type: ignore[untyped-decorator]
+    reason="a graph cannot change in its backward pass what it made in the forward pass"
+)
 def keep_scales(layer: nn.Linear) -> Scales:
     """Give a layer empty histories on its device."""
     with torch.inference_mode(False):  # What is made inside cannot be changed outside.
@@ -39,7 +41,7 @@ def scales_of(layer: nn.Linear) -> Scales:
     """A layer's histories, after `keep_scales`; where it has moved since, empty ones."""
     x, weight, gradient = (getattr(layer, each) for each in _NAMES)
     if x.device != layer.weight.device:
-        return keep_scales(layer)
+        x, weight, gradient = keep_scales(layer)
     return Scales(x, weight, gradient)
 
 
