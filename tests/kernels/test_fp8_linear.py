@@ -367,6 +367,21 @@ def test_only_what_is_asked_for_is_differentiated(device):
         assert torch.equal(fp8_linear(leaf, frozen), whole[0])
 
 
+def test_a_second_derivative_is_refused(device):
+    x, weight, _, _ = drawn(torch.float32, bias=False)
+    x, weight = x.requires_grad_(), weight.requires_grad_()
+    (g,) = torch.autograd.grad(fp8_linear(x, weight).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        g.square().sum().backward()
+
+
+def test_takes_the_meta_device():
+    x, weight = (torch.randn(32, 64, device="meta", requires_grad=True) for _ in range(2))
+    y = fp8_linear(x, weight, scales=fp8_scales("meta"))
+    y.sum().backward()
+    assert y.shape == (32, 32) and x.grad.shape == weight.grad.shape == (32, 64)
+
+
 def test_the_input_is_kept_in_a_byte_an_element(device):
     x, weight, _, _ = drawn(torch.bfloat16, bias=False)
     kept = []

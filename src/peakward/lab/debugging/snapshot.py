@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from peakward.kernels.ops.forwards import states
 from peakward.records.errors import PeakwardError
 
 
@@ -114,7 +115,10 @@ class Snapshot:
         state = self._state
         with torch.no_grad():
             for name, each in _own(state.model).items():
-                each.copy_(self._model[name])
+                if name in self._model:
+                    each.copy_(self._model[name])
+                else:  # The state of a forward pass that was given since.
+                    each.zero_()
         for name, parameter in state.model.named_parameters():
             gradient = self._gradients.get(name)
             parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
@@ -160,10 +164,11 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _own(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers, also those that no state_dict holds."""
+    """Parameters and buffers, also those that no state_dict holds, and states of forward passes."""
     return {
         **{f"p {name}": each.detach() for name, each in model.named_parameters()},
         **{f"b {name}": each.detach() for name, each in model.named_buffers()},
+        **{f"f {place}": each for place, each in enumerate(states(model))},
     }
 
 

@@ -4,6 +4,7 @@ They are state of its forward pass (`forwards.STATE`), no buffers: they stand in
 copy, and find themselves anew by the first steps. What puts a model's state back knows of them.
 """
 
+import torch
 from torch import Tensor, nn
 
 from peakward.kernels.ops.forwards import STATE
@@ -24,9 +25,13 @@ def rounded_by_torch(layer: nn.Linear, x: Tensor) -> Tensor:
     return reference.linear(x, layer.weight, layer.bias)
 
 
+@torch.compiler.disable(  # type: ignore[untyped-decorator]
+    reason="a graph cannot change in its backward pass what it made in the forward pass"
+)
 def keep_scales(layer: nn.Linear) -> Scales:
     """Give a layer empty histories on its device."""
-    scales = fp8_scales(layer.weight.device)
+    with torch.inference_mode(False):  # What is made inside cannot be changed outside.
+        scales = fp8_scales(layer.weight.device)
     for name, each in zip(_NAMES, scales, strict=True):
         setattr(layer, name, each)
     return scales
@@ -36,7 +41,7 @@ def scales_of(layer: nn.Linear) -> Scales:
     """A layer's histories, after `keep_scales`; where it has moved since, empty ones."""
     x, weight, gradient = (getattr(layer, each) for each in _NAMES)
     if x.device != layer.weight.device:
-        return keep_scales(layer)
+        x, weight, gradient = keep_scales(layer)
     return Scales(x, weight, gradient)
 
 

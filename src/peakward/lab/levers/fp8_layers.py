@@ -33,6 +33,7 @@ _IMPL = "_compiled_call_impl"
 N_ROUNDS = 3
 """The times of a shape are medians over these turns of bf16 and fp8."""
 OF_LOSS = "is left to the loss, which computes the output layer"
+HALVES = (torch.float16, torch.bfloat16)
 LINEAR_LIKE = ("Conv1D",)
 """Names of classes that are linear layers and no nn.Linear: transformers' GPT-2 is made of one."""
 
@@ -177,12 +178,12 @@ def _shape(layer: nn.Linear, x: Tensor) -> Shape:
 
 
 def fits(shape: Shape) -> bool:
-    """Whether the shape can be computed in fp8."""
-    return shape.tokens > 0 and shape.tokens % SIDE == 0 and shape.dtype in FLOATS
+    """Whether the shape can be computed in fp8. What is kept out of autocast in fp32 is meant to be exact."""
+    return shape.tokens > 0 and shape.tokens % SIDE == 0 and shape.dtype in HALVES
 
 
 def _unfit_calls(shapes: Iterable[Shape]) -> str:
-    if strange := sorted({str(each.dtype)[6:] for each in shapes if each.dtype not in FLOATS}):
+    if strange := sorted({str(each.dtype)[6:] for each in shapes if each.dtype not in HALVES}):
         return f"is called with {' and '.join(strange)}"
     tokens = ", ".join(map(str, sorted({each.tokens for each in shapes})))
     return f"has tokens that are no multiple of {SIDE} ({tokens})"
@@ -271,6 +272,10 @@ def choose(
         seen = calls(found.layers, forward)
     left = dict(found.left)
     left |= {name: "is not called itself" for name in found.layers if name not in seen}
+    for name, each in found.layers.items():
+        if reason := _unfit(each):  # That call was the first of a part with a choice of its own.
+            left[name] = reason
+            seen.pop(name, None)
     last = next(reversed(seen), None)
     if last is not None and loss in linear_cross_entropy.IMPLEMENTATIONS:
         left[last] = OF_LOSS
@@ -306,13 +311,14 @@ def choice_in(module: nn.Module | None) -> LinearChoice | None:
 
 
 def _put_in(layers: Iterable[nn.Linear], linear: Linear) -> Undo:
-    """Let the layers keep delayed scales, and compute by `linear` where it takes their tokens."""
+    """Let the layers keep delayed scales, and compute by `linear` where it takes their tokens, of 16 bits."""
     changed = tuple(layers)
 
     def made(_kind: type[nn.Module], _own: object) -> Callable[[nn.Linear, Tensor], Tensor]:
         def forward(self: nn.Linear, input: Tensor) -> Tensor:
             n_tokens = math.prod(input.shape[:-1])
-            if n_tokens == 0 or n_tokens % SIDE:
+            is_narrow = (autocast_dtype(input.device) or input.dtype) in HALVES
+            if n_tokens == 0 or n_tokens % SIDE or not is_narrow:
                 return F.linear(input, self.weight, self.bias)
             return linear(self, input)
 

@@ -11,6 +11,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,10 +24,13 @@ from peakward.lab.levers.fp8_layer import rounded_by_torch
 from peakward.lab.levers.fp8_layers import choose_at_first_call
 from peakward.lab.levers.in_place import Applied, Live
 from peakward.lab.levers.whole_step import WholeStep
+from peakward.lab.levers.whole_step import copied as copied_batch
 from peakward.lab.models.copies import copied
+from peakward.lab.numerics import windows
 from peakward.lab.numerics.judge import LOSS_ROUNDOFF, UNIT_ROUNDOFF
 from peakward.lab.numerics.of_module import InDouble
 from peakward.lab.numerics.of_step import MOST_T, N_DRAWS, paired_t, random_states
+from peakward.lab.rewriting.rewriting import left_as_it_is
 from peakward.levers.precision import fp32_matmuls
 from peakward.records.case import AS_WRITTEN, Configuration, Precision
 from peakward.records.errors import PeakwardError
@@ -89,7 +93,8 @@ class Certifier:
       [-1, 1], ε being the distance from 1 to the next number of its type: rounding then falls otherwise,
       as in a sum of another order, whatever the batch and the loss are.
     - Levers of precision: as often the error of the plain cast to that type. Under fp8 that is bf16 with
-      what the chosen layers multiply rounded to fp8 by torch's own operators (`fp8_linear.reference`).
+      what the chosen layers multiply rounded to fp8 by torch's own operators (`fp8_linear.reference`);
+      delayed scales are those after a step of other magnitudes (`windows`).
     - The update: twice that of one run without levers, and no less than roundings of the parameter.
 
     The class promises twice the error. The norm of n independent errors spreads by 1/√(2n) of itself, of
@@ -122,6 +127,8 @@ class Certifier:
                 "state, so that nothing can be compared",
             )
         with candidate() as step:
+            if configuration.precision == "fp8":
+                self._fill_windows()
             found = numbers(self._live, step)
         # Of the results, which fp8's products are given in.
         roundoff = UNIT_ROUNDOFF[RESULTS.get(configuration.precision, configuration.precision)]
@@ -145,6 +152,13 @@ class Certifier:
             declared=declared, verdict="holds", reason=reference.remark, errors=errors
         )
         return self._with_dropout(verdict, candidate)
+
+    def _fill_windows(self) -> None:
+        """By a step without the optimizer, whose state a captured step has yet to set up."""
+        model = self._live.model
+        model.eval()
+        step = WholeStep(Live(model=model), self._loss)
+        windows.fill(model, partial(left_as_it_is, model), lambda: step(copied_batch(self._batch)))
 
     def _with_dropout(self, verdict: NumericsVerdict, candidate: Arm) -> NumericsVerdict:
         """The verdict, held to means of losses where the model draws in the mode that it is in."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from peakward.lab.levers.configured_step import ConfiguredStep
-from peakward.lab.numerics import training
+from peakward.lab.numerics import training, windows
 from peakward.records.case import ConfiguredCase
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Claim, NumericsError, NumericsVerdict, TrainingRun
@@ -246,7 +246,8 @@ def outputs(step: ConfiguredStep, n_trained: int | None = 0) -> Outputs:
     Args:
         n_trained: the steps of that run; None: as many as there is time for.
 
-    An earlier step may be spent on capture and its warm-up, so the state is put back. Two updates are
+    An earlier step may be spent on capture and its warm-up, so the state is put back, all but delayed scales,
+    which remember other magnitudes (`windows`). Two updates are
     made, because in the first one AdamW's rates of decay cancel against its correction.
     """
     initial = [each.detach().clone() for each in step.model.parameters()]
@@ -257,6 +258,7 @@ def outputs(step: ConfiguredStep, n_trained: int | None = 0) -> Outputs:
         for state in step.optimizer.state.values() if step.optimizer is not None else ():
             for value in state.values():
                 value.zero_()
+    windows.grow(step.model)
     step.rewind()
     step.step()
     assert step.output is not None

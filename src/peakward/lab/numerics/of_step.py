@@ -6,8 +6,8 @@ because a step that does not repeat itself proves nothing.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from statistics import fmean, stdev
@@ -22,12 +22,13 @@ from peakward.lab.data.given_loader import GivenLoader
 from peakward.lab.levers.given_step import Given, GivenStep, feed_of, given_step, gradients_seen
 from peakward.lab.levers.module_levers import SdpaCalls
 from peakward.lab.models.given_module import repeated_blocks
+from peakward.lab.numerics import windows
 from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, distance
+from peakward.lab.numerics.windows import Kept
 from peakward.levers import catalogue, loader
 from peakward.records.case import StepCase
 from peakward.records.lever import Claim, NumericsClass, NumericsError, NumericsVerdict
 
-Kept = Callable[[], AbstractContextManager[None]]
 ROUNDOFF = {
     torch.float64: 2.0**-53,
     torch.float32: UNIT_ROUNDOFF["fp32"],
@@ -264,6 +265,7 @@ class _Arms:
         with (
             self._kept(),
             given_step(case, self._given) as step,
+            self._windows_filled(case, step),
             gradients_seen(self._model) as gradients,
             _inputs_seen(self._model) as sizes,
             _deterministic(self._declared == "exact"),
@@ -280,6 +282,12 @@ class _Arms:
                 )
         outputs = {name: values for name, values in found.items() if values}
         return _Seen(outputs, attention, max(sizes, default=1), draws)
+
+    @contextmanager
+    def _windows_filled(self, case: StepCase, step: GivenStep) -> Iterator[None]:
+        if case.configuration.precision == "fp8":
+            windows.fill(self._model, self._kept, step.step)
+        yield
 
     def _update(self, expected: Outputs) -> float:
         """The norm of the parameters' change by the step over their norm."""

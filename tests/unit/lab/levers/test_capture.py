@@ -88,8 +88,8 @@ class Addresses(TorchDispatchMode):
             made = tensors((args[0], args[2], args[3]))
         elif name.endswith("_"):
             made = tensors(args[0])
-        elif name.startswith("fp8_linear_delayed"):
-            made.append(args[1])
+        elif name.startswith(("fp8_linear_delayed", "fp8_swiglu")):
+            made.append(given[-1])
         if self.phase and made and "empty" not in name and name != "lift_fresh":
             self.moved[self.phase][0] += self.read(name, args, given)
             self.moved[self.phase][1] += covered(made)

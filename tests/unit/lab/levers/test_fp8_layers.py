@@ -364,18 +364,57 @@ def test_two_models_may_share_a_layer(on_cpu):
     assert not histories(one) and not taken(one)
 
 
-def test_scales_follow_a_layer_to_another_device(model):
+def test_a_part_may_have_a_choice_of_its_own(model, on_cpu):
+    part, whole = (Applied(Live(model=each), FP8) for each in (model.blocks[0], model))
+    model(IDS)
+    assert taken(model) == BLOCKS | {"head"}
+    whole.undo()
+    assert taken(model) == {"blocks.0.up", "blocks.0.down"}
+    results(model)
+    part.undo()
+    assert not taken(model) and not histories(model)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_scales_follow_a_layer_to_another_device(model, is_compiled):
     put_in(model)
     results(model)
-    model.to("meta")
-    with in_bf16():
-        model(IDS.to("meta")).sum().backward()
+    model.to("meta", torch.bfloat16)
+    called = torch.compile(model, backend="aot_eager") if is_compiled else model
+    for _ in range(2):
+        called(IDS.to("meta")).sum().backward()
     assert {each.device.type for each in histories(model).values()} == {"meta"}
-    model.to_empty(device="cpu")
+    model.float().to_empty(device="cpu")
     for each in model.parameters():
         nn.init.normal_(each, std=0.1)
     results(model)
     assert {each.device.type for each in histories(model).values()} == {"cpu"}
+
+
+class Router(nn.Module):
+    """One layer that its owner keeps out of autocast, as routers of experts and heads are."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.router = nn.Linear(32, 32), nn.Linear(32, 16)
+
+    def forward(self, x):
+        x = self.first(x)
+        with torch.autocast("cpu", enabled=False):
+            return self.router(x.float())
+
+
+def test_a_layer_that_is_kept_out_of_autocast_stays(model):
+    router, x = Router(), torch.randn(64, 32)
+    with in_bf16():
+        choose(router, lambda: router(x), clock=all_win)
+    assert taken(router) == {"first"}
+    assert choice_in(router).left == ("router is called with float32",)
+    # Or is called so once it has been taken.
+    layer = nn.Sequential(nn.Linear(32, 32))
+    with in_bf16():
+        choose(layer, lambda: layer(x), clock=all_win)
+    assert torch.equal(layer(x), F.linear(x, layer[0].weight, layer[0].bias))
 
 
 def test_hooks_of_layers_are_called(model):
@@ -578,7 +617,8 @@ def test_a_call_without_gradients_does_not_choose_for_training(monkeypatch):
     with torch.no_grad():
         module(torch.randn(16, 32))
     assert not timed
-    module(torch.randn(16, 32))
+    with in_bf16():
+        module(torch.randn(16, 32))
     assert timed and all(each.of_weight for each in timed)
     undo()
 
@@ -598,7 +638,8 @@ def test_the_call_that_chooses_fills_no_cache_twice(monkeypatch):
     module, cache = Filling(), []
     undo = fp8_layers.choose_at_first_call(module, trains=False, linear=by_torch)
     x = torch.randn(16, 32, requires_grad=True) * 2  # In the middle of a graph.
-    module(x, cache)
+    with in_bf16():
+        module(x, cache)
     assert len(cache) == 1 and choice_in(module) is not None
     undo()
 

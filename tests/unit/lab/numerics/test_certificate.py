@@ -115,6 +115,10 @@ def test_a_gradient_that_is_wrong_beyond_fp8_is_named(certified, every_layer_win
     assert verdict.reason.startswith("gradients of blocks.1.ff.0.weight: error")
 
 
+def test_scales_of_windows_are_judged(certified, every_layer_wins, wrong_by_windows):
+    assert certified(precision="fp8", declared="approximate").verdict == "violated"
+
+
 def moved(live, step):
     loss = step()
     with torch.no_grad():

@@ -59,6 +59,11 @@ def test_in_fp8_numbers_hold_with_every_layer_that_can(
     assert errors["gradients"].bound == 2.0**-4 * (16 * n_layers + 2) ** 0.5
 
 
+def test_in_fp8_scales_of_windows_are_judged(make_module_case, wrong_by_windows):
+    base = make_module_case(PY[0])
+    assert verify(base, pull(lever("fp8"), base), "approximate").verdict == "violated"
+
+
 @pytest.mark.parametrize("kind", HF)
 def test_transformers_attentions_agree(kind, make_module_case):
     pytest.importorskip("transformers")

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, Dataset
 
+from peakward.lab.levers import fp8_layers
 from peakward.lab.measure.live_step import live_case
 from peakward.lab.measure.snapshot import restored
 from peakward.lab.numerics.of_step import judge_step
@@ -251,3 +252,11 @@ def test_a_loader_that_does_not_repeat_itself_proves_nothing(make_step):
     found = judged(make_step(fed=True, loader=loader), ("workers-2",), "exact")
     assert found.verdict == "not computed"
     assert "begun twice from one state, gives other batches" in found.reason
+
+
+def test_in_fp8_scales_of_windows_are_judged(make_step, monkeypatch, request):
+    won = fp8_layers.Times(plain_s=2e-3, fp8_s=1e-3)
+    monkeypatch.setattr(fp8_layers, "timed", lambda _shape, _place: won)
+    assert judged(make_step(), ("fp8",), "approximate").verdict == "holds"
+    request.getfixturevalue("wrong_by_windows")
+    assert judged(make_step(), ("fp8",), "approximate").verdict == "violated"

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from peakward.kernels.ops.calling import operator
 from peakward.kernels.ops.fp8_linear.reference import E4M3, E5M2, scale_of
@@ -74,7 +75,8 @@ def fp8_scales(device: torch.device | str) -> Scales:
 
     Returns:
         The histories of x, the weight and the gradient, int32 (19,) each. They are state, as a running mean
-        is: keep them beside the weight. What they hold after a step depends on its numbers alone.
+        is: keep them beside the weight. Of a layer that moves or is left without contents (`to_empty`) make
+        new ones. What they hold after a step depends on its numbers alone.
     """
     return Scales(*(torch.zeros(LENGTH, dtype=torch.int32, device=device) for _ in range(3)))
 
@@ -106,6 +108,7 @@ class _Fp8Linear(torch.autograd.Function):
         return y if bias is None else y + bias.to(y.dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (g,) = gradients
         x_columns, x_scale, w_columns, w_scale = ctx.saved_tensors

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from peakward.kernels.ops.calling import operator
 from peakward.kernels.ops.fp8_linear.api import (
@@ -78,6 +79,7 @@ class _Network(torch.autograd.Function):
         return product(h_rows, h_scale, down_rows, down_scale, x.dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (g,) = gradients
         x, x_scale, up, up_scale, packed, h, h_scale, down, down_scale = ctx.saved_tensors
