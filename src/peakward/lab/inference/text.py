@@ -17,7 +17,7 @@ from peakward.lab.inference.pretrained import Pretrained, load
 from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.inference.serving import Request, Served, serve
 from peakward.lab.inference.speculation import Speculation
-from peakward.lab.models.decoder import Decoder
+from peakward.lab.models.decoder import Block, Decoder
 from peakward.levers.decode_step import model_obstacle
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.generation import (
@@ -251,9 +251,9 @@ def decoding_of(
 
     def stepped(model: Decoder) -> tuple[nn.Module, ContiguousCache]:
         """A model that makes its passes so, and its cache. A draft that the kernels do not take goes through
-        its modules: the step that was asked for is the model's."""
-        held = cache(model)
-        if step == "separate" or model_obstacle(model.shape, "dense") is not None:
+        its modules: the step that was asked for is the model's. A distilled draft has blocks of its own."""
+        held, plain = cache(model), all(type(each) is Block for each in model.blocks)
+        if step == "separate" or not plain or model_obstacle(model.shape, "dense") is not None:
             return model, held
         from peakward.lab.inference.fused_step import FusedDecoder
 
