@@ -61,6 +61,8 @@ def drawn(plot: Plot, width: int) -> tuple[str, ...] | None:
 
 
 SHADES = " ░▒▓█"
+NO_VALUE = "×"
+"""A cell without a point, which is not a cell of 0."""
 LEAST_SHADED = 1e-6
 """A share of the largest value: on a logarithmic scale what is smaller has the lightest shade."""
 
@@ -98,11 +100,17 @@ def heat(plot: Plot, width: int) -> tuple[str, ...]:
     lines = []
     for each in plot.series:
         values = {point.x: point.y for point in each.points}
-        cells = (SHADES[shade(plot, values.get(x, 0.0), len(SHADES) - 1)] * times for x, _ in xs)
-        lines.append(f"{cut(each.name, names):<{names}}  {''.join(cells)}".rstrip())
+        cells = (
+            SHADES[shade(plot, values[x], len(SHADES) - 1)] if x in values else NO_VALUE
+            for x, _ in xs
+        )
+        row = "".join(cell * times for cell in cells)
+        lines.append(f"{cut(each.name, names):<{names}}  {row}".rstrip())
     first, last = xs[0][1], xs[-1][1]
     low, high = (format_cell(each, plot.y_unit) for each in shaded(plot))
     lines.append(f"{plot.x_label} {first} to {last}; {plot.y_label} {low} ░ to █ {high}")
+    if any(len(each.points) < len(xs) for each in plot.series):
+        lines.append(f"{NO_VALUE} no value")
     return tuple(lines)
 
 

@@ -4,7 +4,7 @@ How far a norm is off is |norm / fp64's − 1|. One number a layer is the mean o
 where what each step errs by on its own averages out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from statistics import fmean
 from typing import NamedTuple
@@ -47,9 +47,12 @@ class _Drawn(NamedTuple):
         return [_apart(mine[layer], theirs[layer]) for mine, theirs in pairs]
 
     def late(self, of: Quantity, course: TrainingCourse, layer: int) -> float | None:
-        """The mean of `off` over the later half."""
+        """The mean of `off` over the later half; None where a norm of the course is not finite there."""
         found = self.off(of, course, layer)
-        known = [each for each in found[len(found) // 2 :] if each is not None]
+        half = len(found) // 2
+        if any(norms[layer] is None for norms in of(course)[half:]):
+            return None
+        known = [each for each in found[half:] if each is not None]
         return fmean(known) if known else None
 
 
@@ -74,7 +77,8 @@ def training_blocks(study: Study) -> tuple[Block, ...]:
 
 
 def sentence(drawn: _Drawn) -> str:
-    """Names the layer that drifts most, and says why outputs are missing where they are."""
+    """Says first what is not finite; names the layer that drifts most, and says why outputs are missing where
+    they are."""
     run, candidate = drawn.run, drawn.run.candidate
     found = [
         (late, layer, name)
@@ -82,15 +86,15 @@ def sentence(drawn: _Drawn) -> str:
         for layer in range(_n_layers(run, name))
         if (late := drawn.late(of, candidate, layer)) is not None
     ]
-    texts = []
+    texts = list(_not_finite(drawn))
     if found:
         most, layer, name = max(found)
         base = drawn.late(QUANTITIES[name], run.base, layer)
         without = "" if base is None else f", {format_cell(base, 'count')} without"
-        where = "what is in no layer" if run.layers[layer] == "others" else run.layers[layer]
+        among = "Of what stays finite over" if texts else "Over"
         texts.append(
-            f"Over the later half of {len(run.oracle.losses)} steps of training {where} drifts "
-            f"most: the norm of its {name} is off fp64's by {format_cell(most, 'count')} of it with "
+            f"{among} the later half of {len(run.oracle.losses)} steps of training {_called(run, layer)} "
+            f"drifts most: the norm of its {name} is off fp64's by {format_cell(most, 'count')} of it with "
             f"{drawn.lever}{without}."
         )
     if not run.n_repeated:
@@ -98,6 +102,31 @@ def sentence(drawn: _Drawn) -> str:
             "Outputs by layer are not computed: the module repeats no layers that it calls one by one."
         )
     return " ".join(texts)
+
+
+def _not_finite(drawn: _Drawn) -> Iterator[str]:
+    """A sentence on the first value of each course that is not finite."""
+    candidate, base = drawn.run.candidate, drawn.run.base
+    courses = (
+        (f"with {drawn.lever}", candidate),
+        (f"without {drawn.lever}", base),
+        ("in fp64", drawn.run.oracle),
+    )
+    for how, course in courses:
+        values: dict[str, Sequence[float | None]] = {"loss": course.losses}
+        for name, of in QUANTITIES.items():
+            for layer in range(_n_layers(drawn.run, name)):
+                called = f"norm of the {name} of {_called(drawn.run, layer)}"
+                values[called] = [norms[layer] for norms in of(course)]
+        bad = {called: each.index(None) for called, each in values.items() if None in each}
+        if bad:
+            first = min(bad, key=lambda called: bad[called])
+            word = "at" if values[first][-1] is not None else "from"
+            yield f"The {first} is not finite {word} step {bad[first] + 1} {how}."
+
+
+def _called(run: TrainingRun, layer: int) -> str:
+    return "what is in no layer" if run.layers[layer] == "others" else run.layers[layer]
 
 
 def _n_layers(run: TrainingRun, name: str) -> int:
