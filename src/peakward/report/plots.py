@@ -2,6 +2,7 @@
 
 import bisect
 import math
+from collections.abc import Iterable
 
 from peakward.records.measurement import Interval
 from peakward.records.study import Cell, Column, Plot, Point, Series, Table
@@ -20,6 +21,11 @@ def measured(plot: Plot) -> tuple[Series, ...]:
 def marks(plot: Plot) -> tuple[Series, ...]:
     """The series of a `bars` plot that mark limits on bars with the same labels."""
     return tuple(each for each in plot.series if each.name == FLOOR)
+
+
+def drawable(plots: Iterable[Plot]) -> list[Plot]:
+    """The plots with at least one point. Where every case failed, or nothing is finite, a plot has none."""
+    return [plot for plot in plots if any(each.points for each in plot.series)]
 
 
 def ordered(series: tuple[Series, ...]) -> list[tuple[Point, Series]]:

@@ -14,6 +14,7 @@ from peakward.records.study import Column, Plot, Point, Series, Study, Table
 from peakward.report.columns import without_empty
 from peakward.report.document import Block, Paragraph, PlotBlock, TableBlock
 from peakward.report.format import format_cell
+from peakward.report.plots import drawable
 
 Norms = tuple[tuple[float | None, ...], ...]
 Quantity = Callable[[TrainingCourse], Norms]
@@ -72,7 +73,7 @@ def training_blocks(study: Study) -> tuple[Block, ...]:
     return (
         Paragraph(text=sentence(drawn)),
         TableBlock(table=_table(drawn)),
-        *(PlotBlock(plot=each) for each in plots),
+        *(PlotBlock(plot=each) for each in drawable(plots)),
     )
 
 

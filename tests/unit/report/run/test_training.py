@@ -156,6 +156,13 @@ def test_a_layer_that_is_not_finite_in_the_later_half_has_no_mean(told):
     )
 
 
+def test_what_has_no_finite_value_is_not_drawn(told):
+    nothing = course(losses=(None, None), gradients=(None,) * 3, outputs=(None,) * 2)
+    study = told(replace(run(), candidate=nothing, base=nothing))
+    assert [each.title.split()[0] for each in plots(study)] == ["Magnitudes"]
+    assert "The loss is not finite from step 1 without tf32." in html.render(document(study))
+
+
 def test_what_is_not_finite_is_left_out(told):
     study = told(run(losses=(9.0, None), gradients=(1.0, None, 3.0)))
     assert len(plots(study)[0].series[1].points) == 1
