@@ -297,14 +297,23 @@ def draft_of(found: Pretrained, named: str, device: str, dtype: torch.dtype) -> 
 
 
 def _blocks(found: Pretrained, named: str, prefix: str) -> range:
-    """The blocks from the first to the last that are named behind the prefix."""
+    """The blocks from the first to the last that are named behind the prefix.
+
+    Raises:
+        PeakwardError: other words than numbers of blocks, or blocks that the model does not have.
+    """
     first, _, last = named.removeprefix(prefix).partition("-")
     if not (first.isdecimal() and (last or first).isdecimal()) or len(first + last) > DIGITS:
         raise PeakwardError(
             f"expected the first and the last block to leave out, got {quoted(named)}: write {prefix}12-17"
         )
-    end = min(int(last or first), found.model.shape.n_layers)  # One too many is refused.
-    return range(int(first), end + 1)
+    blocks, n = range(int(first), int(last or first) + 1), found.model.shape.n_layers
+    if not blocks or blocks[-1] >= n:
+        raise PeakwardError(
+            f"expected some of the blocks 0 to {n - 1} to leave out, the first one first, got "
+            f"{quoted(named)}: name others"
+        )
+    return blocks
 
 
 def _encoded(found: Pretrained, prompts: Sequence[str], max_new_tokens: int) -> list[list[int]]:
