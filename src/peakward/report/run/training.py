@@ -6,6 +6,7 @@ where what each step errs by on its own averages out.
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
+from math import isfinite
 from statistics import fmean
 from typing import NamedTuple
 
@@ -43,7 +44,8 @@ class _Drawn(NamedTuple):
         return ("without", self.run.base), ("with", self.run.candidate)
 
     def off(self, of: Quantity, course: TrainingCourse, layer: int) -> list[float | None]:
-        """How far the layer's norm is off fp64's, by step; None where it is not finite, or fp64's is 0."""
+        """How far the layer's norm is off fp64's, by step; None where either is not finite, or their
+        ratio is not."""
         pairs = zip(of(course), of(self.run.oracle), strict=True)
         return [_apart(mine[layer], theirs[layer]) for mine, theirs in pairs]
 
@@ -136,7 +138,10 @@ def _n_layers(run: TrainingRun, name: str) -> int:
 
 
 def _apart(mine: float | None, theirs: float | None) -> float | None:
-    return None if mine is None or not theirs else abs(mine / theirs - 1)
+    if mine is None or not theirs:
+        return None
+    ratio = mine / theirs
+    return abs(ratio - 1) if isfinite(ratio) else None
 
 
 def _table(drawn: _Drawn) -> Table:

@@ -163,6 +163,11 @@ def test_what_has_no_finite_value_is_not_drawn(told):
     assert "The loss is not finite from step 1 without tf32." in html.render(document(study))
 
 
+def test_a_ratio_beyond_all_numbers_is_left_out(told):
+    study = told(replace(run(losses=(1e308, 8.0)), oracle=course(losses=(5e-324, 8.0))))
+    assert [point.x for point in plots(study)[0].series[1].points] == [2]
+
+
 def test_what_is_not_finite_is_left_out(told):
     study = told(run(losses=(9.0, None), gradients=(1.0, None, 3.0)))
     assert len(plots(study)[0].series[1].points) == 1
