@@ -85,7 +85,7 @@ class Generation(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """The source of guesses: "ngrams" (the text itself), "skip:12-17" (the model without these blocks),
     "distilled:12-17" (with a fitted matrix in their place) or a model."""
     n_guessed: int = 0
-    """Guessed tokens that the text had room for."""
+    """Guessed tokens that the text had room for, before its end."""
     n_kept: int = 0
     """Guessed tokens that stand in the text: each is a token more than a step makes."""
     tokens_per_s: float | None

@@ -107,7 +107,7 @@ class NumericsError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 MAGNITUDES_LOG2 = tuple(range(-12, 9, 2))
 """Between which powers of two magnitudes of activations are counted; the first bin has all below, the last
-all from there on."""
+all from there on, with infinity and NaN."""
 
 
 class TrainingCourse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

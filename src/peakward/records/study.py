@@ -68,7 +68,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class Plot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A drawing of stored numbers. In `bars`, a point's label names its bar and x gives its order. In `heat`,
-    a series is a row of cells, x the column of each and y its shade."""
+    a series is a row of cells, x the column of each and y its shade; a cell without a point has no value."""
 
     title: str
     kind: Literal["lines", "bars", "roofline", "heat"]

@@ -2,6 +2,7 @@
 
 import bisect
 import math
+from collections.abc import Iterable
 
 from peakward.records.measurement import Interval
 from peakward.records.study import Cell, Column, Plot, Point, Series, Table
@@ -20,6 +21,11 @@ def measured(plot: Plot) -> tuple[Series, ...]:
 def marks(plot: Plot) -> tuple[Series, ...]:
     """The series of a `bars` plot that mark limits on bars with the same labels."""
     return tuple(each for each in plot.series if each.name == FLOOR)
+
+
+def drawable(plots: Iterable[Plot]) -> list[Plot]:
+    """The plots with at least one point. Where every case failed, or nothing is finite, a plot has none."""
+    return [plot for plot in plots if any(each.points for each in plot.series)]
 
 
 def ordered(series: tuple[Series, ...]) -> list[tuple[Point, Series]]:
@@ -61,6 +67,8 @@ def drawn(plot: Plot, width: int) -> tuple[str, ...] | None:
 
 
 SHADES = " ░▒▓█"
+NO_VALUE = "×"
+"""A cell without a point, which is not a cell of 0."""
 LEAST_SHADED = 1e-6
 """A share of the largest value: on a logarithmic scale what is smaller has the lightest shade."""
 
@@ -98,11 +106,17 @@ def heat(plot: Plot, width: int) -> tuple[str, ...]:
     lines = []
     for each in plot.series:
         values = {point.x: point.y for point in each.points}
-        cells = (SHADES[shade(plot, values.get(x, 0.0), len(SHADES) - 1)] * times for x, _ in xs)
-        lines.append(f"{cut(each.name, names):<{names}}  {''.join(cells)}".rstrip())
+        cells = (
+            SHADES[shade(plot, values[x], len(SHADES) - 1)] if x in values else NO_VALUE
+            for x, _ in xs
+        )
+        row = "".join(cell * times for cell in cells)
+        lines.append(f"{cut(each.name, names):<{names}}  {row}".rstrip())
     first, last = xs[0][1], xs[-1][1]
     low, high = (format_cell(each, plot.y_unit) for each in shaded(plot))
     lines.append(f"{plot.x_label} {first} to {last}; {plot.y_label} {low} ░ to █ {high}")
+    if any(len(each.points) < len(xs) for each in plot.series):
+        lines.append(f"{NO_VALUE} no value")
     return tuple(lines)
 
 

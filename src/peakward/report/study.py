@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from peakward.records.measurement import Measurement
-from peakward.records.study import Column, Conclusion, Plot, Study, Table
+from peakward.records.study import Column, Conclusion, Study, Table
 from peakward.report import provenance, run
 from peakward.report.cases import brief, label
 from peakward.report.document import (
@@ -18,6 +18,7 @@ from peakward.report.document import (
     TableBlock,
 )
 from peakward.report.format import format_cell, format_duration
+from peakward.report.plots import drawable
 
 
 def of_any_study(study: Study) -> Document:
@@ -27,7 +28,9 @@ def of_any_study(study: Study) -> Document:
             title="Results",
             blocks=tuple(TableBlock(table=each, sortable=True) for each in study.tables),
         ),
-        Section(title="Plots", blocks=_plots(study.plots)),
+        Section(
+            title="Plots", blocks=tuple(PlotBlock(plot=plot) for plot in drawable(study.plots))
+        ),
         Section(title="Cases that did not run", blocks=_failed(study.measurements)),
         provenance.notes(study),
         provenance.reproduction(study),
@@ -72,13 +75,6 @@ def _opening(study: Study) -> tuple[Block, ...]:
     }
     blocks.append(Facts(facts=tuple(Fact(name=name, value=text) for name, text in facts.items())))
     return tuple(blocks)
-
-
-def _plots(plots: tuple[Plot, ...]) -> tuple[Block, ...]:
-    """The plots with at least one point. Where every case failed, a plot has none."""
-    return tuple(
-        PlotBlock(plot=plot) for plot in plots if any(series.points for series in plot.series)
-    )
 
 
 def _failed(measurements: tuple[Measurement, ...]) -> tuple[Block, ...]:

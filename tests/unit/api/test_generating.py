@@ -240,12 +240,15 @@ REFUSED = (
     Line(("--prompt", "x", "--guesses", "2", "--draft", "distilled:x"), "write distilled:12-17"),
     Line(("--prompt", "x", "--guesses", "2", "--draft", "distilled:0"), "begin at 1"),
     Line(
-        ("--prompt", "x", "--guesses", "2", "--draft", "skip:1-2"),
+        ("--prompt", "x", "--guesses", "2", "--draft", "skip:0-1"),
         "expected some of the blocks 0 to 1",
     ),
-    Line(
-        ("--prompt", "x", "--guesses", "2", "--draft", "skip:0-9999999999"),
-        "expected some of the blocks 0 to 1",
+    *(
+        Line(
+            ("--prompt", "x", "--guesses", "2", "--draft", named),
+            f"expected some of the blocks 0 to 1 to leave out, the first one first, got '{named}'",
+        )
+        for named in ("skip:1-2", "skip:0-9999999999", "skip:5", "distilled:1-0")
     ),
     Line(("--prompt", "x", "--guesses", "2", "--draft", "skip:" + "9" * 40), "write skip:12-17"),
     Line(("--prompt", "x", "--guesses", "2", "--draft", "none.gguf"), "No such file"),

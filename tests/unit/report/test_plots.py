@@ -114,8 +114,9 @@ def test_a_cell_is_as_dark_as_its_share_of_the_largest():
     drawn = heat((0.0, 0.1, 0.3), (0.6, None, 1.0), y_unit="share")
     assert plots.heat(drawn, 80) == (
         "row 0    ░░▒▒",
-        "row 1  ▓▓  ██",
+        "row 1  ▓▓××██",
         "x 0 to 2; y 10.0% ░ to █ 100%",
+        "× no value",
     )
     assert plots.drawn(drawn, 80) == plots.heat(drawn, 80)
 

@@ -39,7 +39,8 @@ def distilled(
         attention: of the cache through which the model makes its texts.
 
     Raises:
-        PeakwardError: what `drafts.without_blocks` raises, or the first block among those left out.
+        PeakwardError: what `drafts.without_blocks` raises, or the first block among those left out; a matrix
+            that is not finite.
     """
     draft = without_blocks(model, left_out)
     if left_out.start == 0:
@@ -47,8 +48,14 @@ def distilled(
             "expected a block before those that a matrix takes the place of, got 0 as the first: begin at 1"
         )
     before = left_out.start - 1
-    matrix = fitted(*passed(model, left_out, own_texts(model, attention)))
-    draft.blocks[before] = Bridged(draft.blocks[before], matrix.to(model.embedding.weight))
+    found = fitted(*passed(model, left_out, own_texts(model, attention)))
+    matrix = found.to(model.embedding.weight)
+    if not matrix.isfinite().all():
+        raise PeakwardError(
+            f"expected a finite matrix in the place of blocks {left_out[0]} to {left_out[-1]}, got NaN or "
+            "infinity: the model computes such itself; look at its weights, or take a draft skip:A-B"
+        )
+    draft.blocks[before] = Bridged(draft.blocks[before], matrix)
     return draft
 
 
@@ -120,7 +127,8 @@ def fitted(before: Tensor, behind: Tensor) -> Tensor:
     Returns:
         fp64.
     """
-    weight = 1 / behind.double().norm(dim=1, keepdim=True)
+    # A token whose row of the embedding is 0, as of those that pad a vocabulary, has no size.
+    weight = 1 / behind.double().norm(dim=1, keepdim=True).clamp(min=1e-30)
     given = of_unit_size(before.double()) * weight
     added = (behind.double() - before.double()) * weight
     moment = given.mT @ given

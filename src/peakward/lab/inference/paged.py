@@ -127,8 +127,19 @@ class PagedCache(SequenceCache):
         return found
 
     def fork(self, row: int, onto: int) -> None:
-        """Makes an empty row hold what another holds, in the same pages."""
-        self.tables[onto] = [self.pages.share(page) for page in self.tables[row]]
+        """Makes an empty row hold what another holds, in the same pages.
+
+        Raises:
+            ValueError: a row that has pages already.
+        """
+        if self.tables[onto]:
+            raise ValueError(
+                f"expected an empty row, got {self.lengths[onto]} tokens and {len(self.tables[onto])} pages "
+                f"in row {onto}: release it first"
+            )
+        # Pages behind these are reserved: the row alone writes its next tokens there.
+        n_held = ceil(self.lengths[row] / self.page_size)
+        self.tables[onto] = [self.pages.share(page) for page in self.tables[row][:n_held]]
         self._set_length(onto, self.lengths[row])
         self._show(onto)
 

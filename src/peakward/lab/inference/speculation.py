@@ -27,7 +27,7 @@ class Counts(NamedTuple):
     """The fate of the guesses so far."""
 
     n_guessed: int
-    """Guessed tokens that the text had room for."""
+    """Guessed tokens that the text had room for, before its end."""
     n_kept: int
     """Guessed tokens that stand in it."""
     accepted: tuple[int, ...]
@@ -167,7 +167,9 @@ class Speculation(Decoding):
         self.cache.held += n_new
         self._made += n_new
         self._ended |= (is_end & (place < n_new[:, None])).any(1) | (self._made >= self._most)
-        fitting = (room - 1).clamp(max=k) * active
+        # Guesses behind one that rightly ends the text could not be kept.
+        useful = torch.where(before_end < n_right, before_end, k)
+        fitting = torch.minimum((room - 1).clamp(max=k), useful) * active
         self._counts += torch.stack((fitting.sum(), ((n_new - 1) * active).sum()))
         self._accepted += ((n_right[:, None] == place) & active[:, None]).sum(0)
 

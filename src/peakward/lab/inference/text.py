@@ -17,7 +17,7 @@ from peakward.lab.inference.pretrained import Pretrained, load
 from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.inference.serving import Request, Served, serve
 from peakward.lab.inference.speculation import Speculation
-from peakward.lab.models.decoder import Decoder
+from peakward.lab.models.decoder import Block, Decoder
 from peakward.levers.decode_step import model_obstacle
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.generation import (
@@ -251,9 +251,9 @@ def decoding_of(
 
     def stepped(model: Decoder) -> tuple[nn.Module, ContiguousCache]:
         """A model that makes its passes so, and its cache. A draft that the kernels do not take goes through
-        its modules: the step that was asked for is the model's."""
-        held = cache(model)
-        if step == "separate" or model_obstacle(model.shape, "dense") is not None:
+        its modules: the step that was asked for is the model's. A distilled draft has blocks of its own."""
+        held, plain = cache(model), all(type(each) is Block for each in model.blocks)
+        if step == "separate" or not plain or model_obstacle(model.shape, "dense") is not None:
             return model, held
         from peakward.lab.inference.fused_step import FusedDecoder
 
@@ -297,14 +297,23 @@ def draft_of(found: Pretrained, named: str, device: str, dtype: torch.dtype) -> 
 
 
 def _blocks(found: Pretrained, named: str, prefix: str) -> range:
-    """The blocks from the first to the last that are named behind the prefix."""
+    """The blocks from the first to the last that are named behind the prefix.
+
+    Raises:
+        PeakwardError: other words than numbers of blocks, or blocks that the model does not have.
+    """
     first, _, last = named.removeprefix(prefix).partition("-")
     if not (first.isdecimal() and (last or first).isdecimal()) or len(first + last) > DIGITS:
         raise PeakwardError(
             f"expected the first and the last block to leave out, got {quoted(named)}: write {prefix}12-17"
         )
-    end = min(int(last or first), found.model.shape.n_layers)  # One too many is refused.
-    return range(int(first), end + 1)
+    blocks, n = range(int(first), int(last or first) + 1), found.model.shape.n_layers
+    if not blocks or blocks[-1] >= n:
+        raise PeakwardError(
+            f"expected some of the blocks 0 to {n - 1} to leave out, the first one first, got "
+            f"{quoted(named)}: name others"
+        )
+    return blocks
 
 
 def _encoded(found: Pretrained, prompts: Sequence[str], max_new_tokens: int) -> list[list[int]]:

@@ -63,7 +63,8 @@ class Course(NamedTuple):
     """The norm of what each repeated block gives after the update, (steps, blocks); no blocks where they were
     not called, or gave no tensor of floats."""
     above: Tensor
-    """The share of each block's elements at or above each of `MAGNITUDES_LOG2`, (looks, blocks, edges)."""
+    """The share of each block's elements at or above each of `MAGNITUDES_LOG2`, (looks, blocks, edges). NaN
+    counts as above all."""
 
 
 def affordable(step: ConfiguredStep) -> int:
@@ -135,7 +136,7 @@ def _above(values: Tensor, *, counts: bool) -> Tensor:
         return torch.zeros(len(MAGNITUDES_LOG2), device=values.device)
     # An odd distance meets all elements of a token in turn, whose number is even.
     seen = values.reshape(-1)[:: values.numel() // MOST_COUNTED | 1].abs()
-    return torch.stack([(seen >= 2.0**each).double().mean() for each in MAGNITUDES_LOG2])
+    return torch.stack([(~(seen < 2.0**each)).double().mean() for each in MAGNITUDES_LOG2])
 
 
 def err(step: ConfiguredStep, *, error: float, in_bf16: bool, seed: int = 0) -> None:

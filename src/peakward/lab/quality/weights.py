@@ -134,12 +134,22 @@ def read_by(
 
 @torch.inference_mode()
 def read(reader: Reader, ids: Tensor, times: Times) -> Tensor:
-    """The loss of each token behind the first, (rows, length), a row a step."""
+    """The loss of each token behind the first, (rows, length), a row a step.
+
+    Raises:
+        PeakwardError: losses that are not finite, of which no interval can be made.
+    """
     losses = []
     for row in ids.split(1):
         logits = times.step(partial(reader, row[:, :-1]))
         losses.append(F.cross_entropy(logits[0].float(), row[0, 1:], reduction="none"))
-    return torch.stack(losses)
+    found = torch.stack(losses)
+    if n_bad := int((~found.isfinite()).sum()):
+        raise PeakwardError(
+            f"expected finite losses, got {n_bad:,} of {found.numel():,} that are not: look at the model's "
+            "weights, or keep them and the cache in more bits"
+        )
+    return found
 
 
 def through_cache(model: Decoder, stored: torch.dtype, device: str, length: int) -> Reader:

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 from peakward.records.study import Plot
 from peakward.report.charts.canvas import LINE, canvas, text, width_of
 from peakward.report.format import format_cell
-from peakward.report.plots import columns, shade, shaded
+from peakward.report.plots import NO_VALUE, columns, shade, shaded
 
 CELL, WIDEST, GAP = 13, 44, 1
 """The height of a cell, its largest width, and what is left between two."""
@@ -20,9 +20,11 @@ def draw_heat(plot: Plot, width: float) -> ET.Element:
     beside = names + 10 < width * 0.5
     left, pitch = (names + 10, CELL) if beside else (0.0, CELL + LINE)
     across = min(WIDEST, (width - left) / len(xs))
-    height = len(plot.series) * pitch + 4 * LINE
+    missing = any(len(each.points) < len(xs) for each in plot.series)
+    height = len(plot.series) * pitch + (5 if missing else 4) * LINE
     root = canvas(width, height, plot.title, _describe(plot))
     cells: dict[int, list[str]] = defaultdict(list)
+    crosses = []
     for row, each in enumerate(plot.series):
         top = row * pitch + (0 if beside else LINE)
         if beside:
@@ -31,13 +33,27 @@ def draw_heat(plot: Plot, width: float) -> ET.Element:
             text(root, 0, top - 3, each.name)
         values = {point.x: point.y for point in each.points}
         for at, (x, _) in enumerate(xs):
-            side = f"M{left + at * across:.0f} {top}h{across - GAP:.0f}v{CELL - GAP}h-{across - GAP:.0f}z"
-            cells[shade(plot, values.get(x, 0.0), SHADES)].append(side)
+            corner = f"M{left + at * across:.0f} {top}"
+            if x in values:
+                side = f"{corner}h{across - GAP:.0f}v{CELL - GAP}h-{across - GAP:.0f}z"
+                cells[shade(plot, values[x], SHADES)].append(side)
+            else:
+                crosses.append(corner + _cross(across))
     for level, sides in sorted(cells.items()):
         _fill(root, level, "".join(sides))
+    if missing:
+        ET.SubElement(root, "path", {"d": "".join(crosses), "class": "missing"})
+        text(root, left, height - LINE + 10, f"{NO_VALUE} no value")
     _name_columns(root, plot, left, across, len(plot.series) * pitch + LINE - 2)
-    _legend(root, plot, left, height - LINE)
+    _legend(root, plot, left, len(plot.series) * pitch + 3 * LINE)
     return root
+
+
+def _cross(across: float) -> str:
+    """A cross in the middle of a cell, from the cell's corner on."""
+    size = min(CELL - GAP, across - GAP) / 2
+    right, down = (across - GAP - size) / 2, (CELL - GAP - size) / 2
+    return f"m{right:.1f} {down:.1f}l{size:.1f} {size:.1f}m0 -{size:.1f}l-{size:.1f} {size:.1f}"
 
 
 def _fill(root: ET.Element, level: int, sides: str) -> None:
@@ -70,11 +86,14 @@ def _legend(root: ET.Element, plot: Plot, left: float, y: float) -> None:
 
 
 def _describe(plot: Plot) -> str:
-    """For readers who cannot see the drawing: each row's largest value and where it is."""
+    """For readers who cannot see the drawing: each row's largest value and where it is, and in how many cells
+    there is none."""
     parts = []
     names = dict(columns(plot))
     for each in plot.series:
         if each.points:
             most = max(each.points, key=lambda point: point.y)
             parts.append(f"{each.name}: most {format_cell(most.y, plot.y_unit)} at {names[most.x]}")
+        if n_missing := len(names) - len(each.points):
+            parts.append(f"{each.name}: no value in {n_missing} of {len(names)} cells")
     return f"{plot.y_label} by {plot.x_label}. {'; '.join(parts)}."

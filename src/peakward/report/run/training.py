@@ -4,8 +4,9 @@ How far a norm is off is |norm / fp64's − 1|. One number a layer is the mean o
 where what each step errs by on its own averages out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
+from math import isfinite
 from statistics import fmean
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from peakward.records.study import Column, Plot, Point, Series, Study, Table
 from peakward.report.columns import without_empty
 from peakward.report.document import Block, Paragraph, PlotBlock, TableBlock
 from peakward.report.format import format_cell
+from peakward.report.plots import drawable
 
 Norms = tuple[tuple[float | None, ...], ...]
 Quantity = Callable[[TrainingCourse], Norms]
@@ -42,14 +44,18 @@ class _Drawn(NamedTuple):
         return ("without", self.run.base), ("with", self.run.candidate)
 
     def off(self, of: Quantity, course: TrainingCourse, layer: int) -> list[float | None]:
-        """How far the layer's norm is off fp64's, by step; None where it is not finite, or fp64's is 0."""
+        """How far the layer's norm is off fp64's, by step; None where either is not finite, or their
+        ratio is not."""
         pairs = zip(of(course), of(self.run.oracle), strict=True)
         return [_apart(mine[layer], theirs[layer]) for mine, theirs in pairs]
 
     def late(self, of: Quantity, course: TrainingCourse, layer: int) -> float | None:
-        """The mean of `off` over the later half."""
+        """The mean of `off` over the later half; None where a norm of the course is not finite there."""
         found = self.off(of, course, layer)
-        known = [each for each in found[len(found) // 2 :] if each is not None]
+        half = len(found) // 2
+        if any(norms[layer] is None for norms in of(course)[half:]):
+            return None
+        known = [each for each in found[half:] if each is not None]
         return fmean(known) if known else None
 
 
@@ -69,12 +75,13 @@ def training_blocks(study: Study) -> tuple[Block, ...]:
     return (
         Paragraph(text=sentence(drawn)),
         TableBlock(table=_table(drawn)),
-        *(PlotBlock(plot=each) for each in plots),
+        *(PlotBlock(plot=each) for each in drawable(plots)),
     )
 
 
 def sentence(drawn: _Drawn) -> str:
-    """Names the layer that drifts most, and says why outputs are missing where they are."""
+    """Says first what is not finite; names the layer that drifts most, and says why outputs are missing where
+    they are."""
     run, candidate = drawn.run, drawn.run.candidate
     found = [
         (late, layer, name)
@@ -82,15 +89,15 @@ def sentence(drawn: _Drawn) -> str:
         for layer in range(_n_layers(run, name))
         if (late := drawn.late(of, candidate, layer)) is not None
     ]
-    texts = []
+    texts = list(_not_finite(drawn))
     if found:
         most, layer, name = max(found)
         base = drawn.late(QUANTITIES[name], run.base, layer)
         without = "" if base is None else f", {format_cell(base, 'count')} without"
-        where = "what is in no layer" if run.layers[layer] == "others" else run.layers[layer]
+        among = "Of what stays finite over" if texts else "Over"
         texts.append(
-            f"Over the later half of {len(run.oracle.losses)} steps of training {where} drifts "
-            f"most: the norm of its {name} is off fp64's by {format_cell(most, 'count')} of it with "
+            f"{among} the later half of {len(run.oracle.losses)} steps of training {_called(run, layer)} "
+            f"drifts most: the norm of its {name} is off fp64's by {format_cell(most, 'count')} of it with "
             f"{drawn.lever}{without}."
         )
     if not run.n_repeated:
@@ -100,13 +107,41 @@ def sentence(drawn: _Drawn) -> str:
     return " ".join(texts)
 
 
+def _not_finite(drawn: _Drawn) -> Iterator[str]:
+    """A sentence on the first value of each course that is not finite."""
+    candidate, base = drawn.run.candidate, drawn.run.base
+    courses = (
+        (f"with {drawn.lever}", candidate),
+        (f"without {drawn.lever}", base),
+        ("in fp64", drawn.run.oracle),
+    )
+    for how, course in courses:
+        values: dict[str, Sequence[float | None]] = {"loss": course.losses}
+        for name, of in QUANTITIES.items():
+            for layer in range(_n_layers(drawn.run, name)):
+                called = f"norm of the {name} of {_called(drawn.run, layer)}"
+                values[called] = [norms[layer] for norms in of(course)]
+        bad = {called: each.index(None) for called, each in values.items() if None in each}
+        if bad:
+            first = min(bad, key=lambda called: bad[called])
+            word = "at" if values[first][-1] is not None else "from"
+            yield f"The {first} is not finite {word} step {bad[first] + 1} {how}."
+
+
+def _called(run: TrainingRun, layer: int) -> str:
+    return "what is in no layer" if run.layers[layer] == "others" else run.layers[layer]
+
+
 def _n_layers(run: TrainingRun, name: str) -> int:
     """The layers whose norms are known: what lies outside repeated ones has no one output."""
     return run.n_repeated if name == "output" else len(run.layers)
 
 
 def _apart(mine: float | None, theirs: float | None) -> float | None:
-    return None if mine is None or not theirs else abs(mine / theirs - 1)
+    if mine is None or not theirs:
+        return None
+    ratio = mine / theirs
+    return abs(ratio - 1) if isfinite(ratio) else None
 
 
 def _table(drawn: _Drawn) -> Table:

@@ -27,6 +27,23 @@ def test_the_matrix_that_was_there_is_found():
     assert float((fitted(before, before)).norm()) == 0
 
 
+def test_a_token_of_zeros_changes_nothing():
+    generator = torch.Generator().manual_seed(0)
+    before = torch.randn(400, 16, generator=generator, dtype=torch.float64)
+    behind = before + torch.randn(400, 16, generator=generator, dtype=torch.float64)
+    with_zeros = [torch.cat((each, torch.zeros(4, 16))) for each in (before, behind)]
+    torch.testing.assert_close(fitted(*with_zeros), fitted(before, behind))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_matrix_that_is_not_finite_is_refused(value, model):
+    model.blocks[2].ff.down.weight.data.fill_(value)
+    with pytest.raises(
+        PeakwardError, match="expected a finite matrix in the place of blocks 1 to 2"
+    ):
+        distilled(model, range(1, 3), attention="as-model")
+
+
 def test_texts_are_the_model_s_own_and_always_the_same(model):
     found = own_texts(model, "as-model")
     assert found.shape == (distilling.N_TEXTS, distilling.LENGTH)

@@ -5,10 +5,13 @@ import torch
 
 from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.inference.decoding import Decoding
+from peakward.lab.inference.distilling import distilled
 from peakward.lab.inference.drafts import ModelDraft, NGrams
 from peakward.lab.inference.generate import generate
+from peakward.lab.inference.pretrained import Pretrained
 from peakward.lab.inference.sequences import ContiguousCache, QuantizedCache
 from peakward.lab.inference.speculation import Speculation
+from peakward.lab.inference.text import decoding_of
 from peakward.lab.models import decoder
 from peakward.lab.models.layers import QuantisedLinear
 from peakward.records.errors import PeakwardError
@@ -139,6 +142,21 @@ def test_guesses_are_checked_by_one_fused_step(drafting, n_rows, make):
     model.register_forward_hook(lambda module, given, made: passes.append(made.shape))
     assert generate(guessing, prompts).tokens == exact
     assert len(passes) == n_rows  # Prompts alone.
+
+
+def test_a_distilled_draft_goes_through_its_modules(make):
+    """Its matrix stands in no fused step; the model's own steps are fused."""
+    model, passes = make(n_layers=3, max_seq_len=64), []
+    found = Pretrained(model, None, frozenset(), "fp32")
+    how = {"by": Sampling(), "n": N_NEW}
+    exact = generate(decoding_of(found, PROMPTS[:1], guesses=0, draft=None, **how), PROMPTS[:1])
+    draft = distilled(model, range(1, 2), attention="as-model")
+    guessing = decoding_of(found, PROMPTS[:1], guesses=2, draft=draft, step="fused", **how)
+    draft.blocks[0].register_forward_hook(lambda *_: passes.append("draft"))
+    model.register_forward_hook(lambda *_: passes.append("model"))
+    assert generate(guessing, PROMPTS[:1]).tokens == exact.tokens
+    assert passes.count("model") == 1  # The prompt alone.
+    assert passes.count("draft") == 1 + 2 * guessing.n_steps
 
 
 def test_guesses_beside_quantised_weights_go_through_the_modules(make):

@@ -207,6 +207,36 @@ def test_pages_are_shared_copied_freed_and_taken_again(make_decoder):
 
 
 @torch.no_grad()
+def test_a_copy_of_a_row_with_reserved_pages_has_its_own(make_decoder):
+    model = make_decoder({"n_kv_heads": 2})
+    cache = PagedCache(model.shape, n_pages=8, page_size=4, **ON_CPU)
+    (text,) = texts(61, [5])
+    cache.prefill(model, 0, text.tolist())
+    cache.reserve(0, 6)
+    cache.fork(0, onto=1)
+    ids = torch.tensor([[3, 4, 5, 6, 7, 8], [13, 14, 15, 16, 17, 18]])
+    found = cache.logits(model, ids, slice(0, 2))
+    for row, new in enumerate(ids):
+        expected = model(torch.cat((text, new))[None])[:, -1]
+        assert close(found[row : row + 1], expected, model.shape.n_layers)
+
+
+@torch.no_grad()
+def test_a_row_that_is_not_empty_is_no_copy(make_decoder):
+    """Its pages would never be free again."""
+    model = make_decoder({})
+    cache = PagedCache(model.shape, n_pages=8, page_size=4, **ON_CPU)
+    for row in range(2):
+        cache.prefill(model, row, [3, 1, 4, 1, 5])
+    for onto in range(2):
+        with pytest.raises(ValueError, match="expected an empty row, got 5 tokens and 2 pages"):
+            cache.fork(0, onto)
+    for row in range(2):
+        cache.release(row)
+    assert len(cache.pages.free) == 8
+
+
+@torch.no_grad()
 def test_pages_that_are_known_are_not_computed_again(make_decoder):
     model = make_decoder({})
     cache = PagedCache(model.shape, n_pages=8, page_size=4, **ON_CPU)

@@ -57,6 +57,13 @@ def test_norms_and_magnitudes_are_those_of_the_blocks_after_the_update():
     assert 0 < shares[3] < 1
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_outputs_that_are_not_finite_are_in_the_bin_of_the_largest(value):
+    above = training._above(torch.full((2, 8, 16), value), counts=True)
+    ((found,),) = training._binned(above[None, None])
+    assert found == (0,) * len(MAGNITUDES_LOG2) + (1000,)
+
+
 def test_a_run_that_is_looked_at_is_the_run_that_is_not(monkeypatch):
     seen, parameters = course()
     monkeypatch.setattr(training, "_outputs", lambda *_, **__: (torch.zeros(0), torch.zeros(0, 0)))

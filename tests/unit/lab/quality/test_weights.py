@@ -111,6 +111,14 @@ def test_the_gradient_passes_straight_through():
     assert torch.equal(weight.grad, torch.arange(64.0).expand(4, 64))
 
 
+def test_a_model_that_computes_nan_has_no_loss():
+    broken = model()
+    broken.blocks[1].ff.down.weight.data[0] = float("nan")
+    work = weights.read_by(broken, seen(4, 64), 1)
+    with pytest.raises(PeakwardError, match="expected finite losses, got 256 of 256"):
+        work.run(lambda _n: None)
+
+
 def test_a_row_through_an_int8_cache_is_read_whole():
     plain, ids = model(), seen(1, 40)[:, :-1]
     reader = weights.through_cache(plain, torch.int8, "cpu", 40)

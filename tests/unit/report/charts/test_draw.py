@@ -57,6 +57,26 @@ def test_every_drawing_stays_inside_its_frame(every_kind, width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_a_cell_without_a_value_is_crossed_and_not_drawn_as_0(width):
+    whole, *others = HEAT.series
+    cut = msgspec.structs.replace(whole, points=whole.points[:5])
+    drawn = msgspec.structs.replace(HEAT, series=(cut, *others))
+    root, plain = (ET.fromstring(draw(each, width)) for each in (drawn, HEAT))
+    (crosses,) = tags(root, "path", "missing")
+    assert crosses.get("d").count("M") == 3
+    assert "no value in 3 of 8 cells" in root.find("desc").text
+    assert any("no value" in each for each in words(root))
+    n_cells, n_all = (
+        sum(each.get("d").count("M") for each in tags(found, "path", "cell"))
+        for found in (root, plain)
+    )
+    assert n_cells == n_all - 3
+    assert not tags(plain, "path", "missing")
+    assert not any("no value" in each for each in words(plain))
+    assert all(float(each.get("y")) <= float(root.get("height")) for each in root.iter("text"))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_a_drawing_names_and_describes_itself(every_kind, width):
     for plot in every_kind:
         root = ET.fromstring(draw(plot, width))

@@ -124,6 +124,50 @@ def test_a_module_without_layers_is_told_so(told):
     ]
 
 
+def test_a_run_that_is_not_finite_is_said_so_first(told):
+    everything = {"gradients": (None,) * 3, "outputs": (None,) * 2}
+    assert text(told(run(losses=(9.0, None), **everything))) == (
+        "The norm of the gradient of layer 0 is not finite from step 1 with tf32."
+    )
+    whole = run(losses=(9.0, None))
+    said = "The loss is not finite from step 2 with tf32."
+    assert text(told(whole)).startswith(
+        f"{said} Of what stays finite over the later half of 2 steps"
+    )
+    both = replace(whole, base=course(losses=(None, None)))
+    assert text(told(both)).startswith(f"{said} The loss is not finite from step 1 without tf32.")
+    once = run(losses=(None, 8.0))
+    assert text(told(once)).startswith("The loss is not finite at step 1 with tf32.")
+
+
+def test_a_layer_that_is_not_finite_in_the_later_half_has_no_mean(told):
+    """Its finite steps would look like those of a layer that drifts little."""
+    steps = ((1.0, 2.0, 3.0), (1.0, 2.0, 3.3), (1.0, 2.5, 3.3), (1.0, None, 3.3))
+    long = {"losses": (9.0,) * 4, "outputs": (10.0, 20.0)}
+    made = [
+        replace(course(**long), gradient_norms=norms, output_norms=((10.0, 20.0),) * 4)
+        for norms in (steps, steps[:1] * 4)
+    ]
+    study = told(replace(run(), candidate=made[0], base=made[1], oracle=made[1]))
+    assert table(study).rows[1][3] is None
+    assert text(study).startswith(
+        "The norm of the gradient of layer 1 is not finite from step 4 with tf32. Of what stays finite over "
+        "the later half of 4 steps of training what is in no layer drifts most"
+    )
+
+
+def test_what_has_no_finite_value_is_not_drawn(told):
+    nothing = course(losses=(None, None), gradients=(None,) * 3, outputs=(None,) * 2)
+    study = told(replace(run(), candidate=nothing, base=nothing))
+    assert [each.title.split()[0] for each in plots(study)] == ["Magnitudes"]
+    assert "The loss is not finite from step 1 without tf32." in html.render(document(study))
+
+
+def test_a_ratio_beyond_all_numbers_is_left_out(told):
+    study = told(replace(run(losses=(1e308, 8.0)), oracle=course(losses=(5e-324, 8.0))))
+    assert [point.x for point in plots(study)[0].series[1].points] == [2]
+
+
 def test_what_is_not_finite_is_left_out(told):
     study = told(run(losses=(9.0, None), gradients=(1.0, None, 3.0)))
     assert len(plots(study)[0].series[1].points) == 1
