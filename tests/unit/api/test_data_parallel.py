@@ -67,6 +67,7 @@ def state_of(model):
     )
 
 
+@pytest.mark.full
 def test_levers_are_proved_beneath_it_and_taken_back_and_other_processes_apply_them(
     calibrated, of_two
 ):

@@ -123,7 +123,7 @@ def test_drawn_texts_are_those_of_the_modules(make):
     assert generate(plain, [PROMPTS[0]]).tokens == generate(fused, [PROMPTS[0]]).tokens
 
 
-@pytest.mark.parametrize("n_rows", [1, 2])
+@pytest.mark.parametrize("n_rows", [1, *in_full([2])])
 @pytest.mark.parametrize("drafting", ["n-grams", "a model"])
 def test_guesses_are_checked_by_one_fused_step(drafting, n_rows, make):
     """The texts are those of the loop without guesses; the draft's own passes, of two tokens and of one, are
@@ -159,6 +159,7 @@ def test_a_distilled_draft_goes_through_its_modules(make):
     assert passes.count("draft") == 1 + 2 * guessing.n_steps
 
 
+@pytest.mark.full
 def test_guesses_beside_quantised_weights_go_through_the_modules(make):
     """There a fused step of several tokens is not measured to be faster; one of a single token is taken."""
     model, passes = make(**MODELS["int8"]), []
@@ -180,6 +181,7 @@ def test_prompts_go_through_the_modules(make):
     assert all(torch.equal(one, other) for other in others)
 
 
+@pytest.mark.full
 @torch.inference_mode()
 def test_in_16_bits_no_choice_is_further_off_than_the_noise(make):
     """The noise is that of a pass in 16 bits over the text; a reordered step may double it. The interpreter
