@@ -58,7 +58,8 @@ def investigate(
         on_stage("measuring this machine's ceilings")
         calibration = calibrated(sweep, store, asked.case)
         floor = floor_of(asked.case, sweep.environment, calibration)
-        on_stage("measuring what a call costs this host")
+        if asked.case.device == "cuda":  # Steps of a CPU are not predicted.
+            on_stage("measuring what a call costs this host")
         call_s = recorded_call_s(sweep, asked.case)
         forecasts = Forecasts(sweep.environment, calibration, sweep.workers.capture, call_s)
         told = forecasts.of(asked.case)
