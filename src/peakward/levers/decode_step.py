@@ -14,7 +14,8 @@ tokens/s beside separate kernels, at batch 2, 4, 8 and 16: in bf16 624 for 629, 
 2,235, 3,420 for 3,674; in int8 566 for 646, 1,028 for 1,237, 1,793 for 2,414, 2,719 for 3,792."""
 CHECKED: frozenset[StoredWeights] = frozenset({"dense"})
 """The weights beside which it is measured to be faster for several new tokens of a sequence: there, in bf16,
-five took 2,967 µs for 3,431."""
+five took 2,967 µs for 3,431 by the cuts before those of today's rule
+(`2026-11-28-h200-kernel-trials-decode-rows`)."""
 WIDEST = 4096
 """The largest d_model that it is measured to be faster for, in tokens/s beside separate kernels at 1,024
 positions (`2026-11-27-h100-decode-speed`, `…-h200-…`). Of dense, int8 and int4 weights, on an H100: `small`
