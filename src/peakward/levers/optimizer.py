@@ -11,11 +11,9 @@ from peakward.levers.axis import (
     KernelSpeed,
     Needs,
     Undo,
-    Unseen,
-    Value,
-    not_seen,
+    seen,
 )
-from peakward.records.case import ConfiguredCase, DeviceType, ModuleCase, Optimizer
+from peakward.records.case import ConfiguredCase, DeviceType, Optimizer
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
 
@@ -34,7 +32,6 @@ OWN: dict[Optimizer, str] = {
 """The values that `peakward.kernels.TritonAdamW` carries out, each with its argument `states`."""
 BLOCK = 256
 """Elements that share an exponent of one byte in 8-bit states (`kernels.ops.adamw.stored`)."""
-_OVER_LISTS: Unseen = not_seen("a capture steps with AdamW over lists")
 
 
 def adamw(
@@ -163,10 +160,6 @@ def _places(optimizer: "torch.optim.Optimizer") -> list[dict[str, Any]]:
     return [optimizer.defaults, *optimizer.param_groups]
 
 
-def _unseen(case: ModuleCase, name: str, value: Value) -> str | None:
-    return _OVER_LISTS(case, name, value) if case.workload.pass_ == "train_step" else None
-
-
 def _of_torch(argument: str) -> Code:
     return Code(once=(f"optimizer = torch.optim.AdamW(model.parameters(), lr=lr, {argument})",))
 
@@ -241,6 +234,7 @@ AXIS = Axis(
     others={"adamw-loop": Needs(passes=("train_step",))},
     obstacle=_obstacle,
     part="optimizer",
+    unseen=seen,
     function=_function,
     to_optimizer=_to_optimizer,
     hints={
@@ -258,7 +252,6 @@ AXIS = Axis(
         **{value: _own_code(value) for value in OWN},
     },
     leaves_alone=("forward", "backward"),
-    unseen=_unseen,
     kernels=_OF_STATES,
     predicted={"cpu": ("adamw-fused", "adamw-loop"), "cuda": get_args(Optimizer)},
 )

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from peakward.records.case import ModulePass, StepCase
+from peakward.records.case import ModulePass, Optimizer, StepCase
 from peakward.records.measurement import Phase
 from peakward.records.memory import MemoryPhase
 
@@ -226,6 +226,8 @@ class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The phase of each operator, from building the module to the end of its second step."""
     lifetimes: tuple[Lifetime, ...]
     """In the order in which they begin."""
+    optimizer: Optimizer = "adamw-foreach"
+    """The form of AdamW that ends a train step."""
     compiled: CompiledParts | None = None
     """The parts that are compiled; None where nothing is. The graph and the lifetimes are of the eager step
     all the same."""

@@ -13,6 +13,7 @@ from peakward.hardware import devices
 from peakward.levers.catalogue import lever, needless, pull, unseen
 from peakward.levers.registry import BY_NAME, at_work
 from peakward.prediction.floor import COMPUTE_TYPES, floor
+from peakward.prediction.operators.module_optimizer import OVER_LISTS, with_optimizer
 from peakward.prediction.planning.changes import foretold
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.module import module_forecast
@@ -124,15 +125,19 @@ class Forecasts:
         captured = self._capture_of(case)
         if isinstance(captured, str):
             return captured
+        optimizer = case.configuration.optimizer
         try:
-            told = module_forecast(captured, self.here)
+            told = module_forecast(with_optimizer(captured, optimizer), self.here)
         except PeakwardError as refusal:
             return str(refusal)
         return msgspec.structs.replace(told, case=case)
 
     def _capture_of(self, case: ModuleCase) -> ModuleCapture | str:
-        """The capture, or why there is none. That of a module whose blocks are compiled has the eager step in
-        it: one serves both, where a capture of 28 layers takes seconds of a search."""
+        """The capture with AdamW over lists, or why there is none. That of a module whose blocks are compiled
+        has the eager step in it: one serves both, where a capture of 28 layers takes seconds of a search."""
+        case = msgspec.structs.replace(
+            case, configuration=case.configuration.with_settings({"optimizer": OVER_LISTS})
+        )
         blocks = pull(COMPILED, case)
         if case.configuration.compile != "none" or unseen(blocks) is not None:
             return self._captured_once(case)

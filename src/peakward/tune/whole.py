@@ -8,7 +8,7 @@ from peakward.records.case import LeverCase
 from peakward.records.lever import Lever, Trial
 from peakward.stats.pairs import WORTH_HAVING
 from peakward.tune.lever_stack import LeverStack
-from peakward.tune.outlook import Outlook, rivals_of
+from peakward.tune.outlook import Outlook, rivals_of, sets_alike
 from peakward.tune.screening import Screening
 from peakward.tune.trials import promising
 
@@ -17,6 +17,8 @@ SURE = 0.985
 DISAPPOINTING = 1.2
 """A composition that leaves more than this times what was expected is taken apart. nanoGPT's model (H200)
 leaves 0.094 of its fp32 step with seven levers, where 0.086 is expected."""
+NEAR = 1.2
+"""A rival of the first lever that leaves more than this times as much cannot make up for it later."""
 IN_A_FAILURE = {"cuda_graphs": "captur"}
 """A word for a setting that the reasons of its failures have, where it is not the value."""
 
@@ -69,8 +71,29 @@ class AtOnce:
 
     def sure(self, base: LeverCase, levers: Sequence[Lever]) -> Whole | None:
         """The composition of all levers that are sure to gain, one on top of another, the largest gain first;
-        None of fewer than two. Of two that are as good, the earlier in the catalogue."""
-        stack, expected = LeverStack(base=base), 1.0
+        None of fewer than two. Of two that are as good, the earlier in the catalogue.
+
+        What the first lever is worth depends on the later ones, so its rivals begin compositions too, and the
+        one that is expected to leave least is taken: eager, transformers' Llama-1B is predicted to be 1%
+        slower in fp8 than in bf16; compiled, and with moments in bf16, it took 98.2 ms for 116.3 (H200).
+        """
+        best = self._grown(Whole(LeverStack(base=base), 1.0), levers)
+        if not best.stack.levers:
+            return None
+        first = best.stack.levers[0]
+        most = NEAR * self._outlook.surely(first, base, 1.0)
+        for rival in levers:
+            if rival == first or is_of_memory(rival) or not sets_alike(rival, first):
+                continue
+            expected = self._outlook.surely(rival, base, 1.0)
+            if expected <= min(most, SURE):
+                begun = Whole(LeverStack(base=base).on_top(rival), expected)
+                best = min(best, self._grown(begun, levers), key=lambda each: each.expected)
+        return best if len(best.stack.levers) > 1 else None
+
+    def _grown(self, whole: Whole, levers: Sequence[Lever]) -> Whole:
+        """The composition with all that is sure on top of it."""
+        stack, expected = whole
         while True:
             ratios = {
                 lever: self._outlook.surely(lever, stack.top, expected)
@@ -81,9 +104,8 @@ class AtOnce:
             }
             best = min(ratios, key=lambda each: ratios[each], default=None)
             if best is None or ratios[best] > SURE:
-                break
+                return Whole(stack, expected)
             stack, expected = stack.on_top(best), expected * ratios[best]
-        return Whole(stack, expected) if len(stack.levers) > 1 else None
 
     def _affordable(self, whole: Whole, fits: Callable[[LeverStack], bool]) -> Whole | None:
         """The whole without the levers that promise least, as far as it fits."""

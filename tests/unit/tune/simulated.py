@@ -166,18 +166,21 @@ class Lab(Device):
 
 
 class Expectations:
-    """What is predicted of eager steps in precisions that a capture sees, and the rates of products."""
+    """What is predicted of steps, and the rates of products."""
 
     def __init__(self, subject):
         self._subject = subject
 
     def _predicted_s(self, case):
+        """Seconds of a step, of which a capture sees precision, blocks compiled and the optimizer."""
         settings = case.configuration.settings
-        plain = msgspec.structs.replace(
-            self._subject.case.configuration, precision=settings["precision"]
-        )
-        is_seen = case.configuration == plain
-        return self._subject.predicted_s.get(settings["precision"]) if is_seen else None
+        own = self._subject.case.configuration.settings
+        precision = settings["precision"]
+        found = self._subject.predicted_s.get(precision)
+        for pair in settings.items() - own.items() - {("precision", precision)}:
+            ratio = self._subject.predicted.get((precision, pair))
+            found = None if found is None or ratio is None else found * ratio
+        return found
 
     def foretold(self, base, candidate):
         before, after = map(self._predicted_s, (base, candidate))

@@ -63,10 +63,16 @@ def test_what_a_capture_sees_has_a_gain(diagnosis):
 
 
 def test_what_it_does_not_see_says_why(diagnosis):
-    _, gain = gains(diagnosis(captured))["fused-optimizer"]
+    _, gain = gains(diagnosis(captured))["sdpa"]
     assert gain.predicted is gain.gain is None
     assert gain.source.startswith("not computed: ")
-    assert "AdamW over lists" in gain.source
+    assert "the attention that the module calls" in gain.source
+
+
+def test_a_form_of_the_optimizer_has_a_gain(diagnosis):
+    found = gains(diagnosis(captured))
+    for name in ("fused-optimizer", "triton-optimizer"):
+        assert found[name][1].predicted.estimate > 1
 
 
 def test_without_a_capture_the_levers_stay_and_the_reason_is_told(diagnosis):

@@ -77,7 +77,8 @@ class _Memory:
             if memory is not None and value.origin == "made"
         }
         for memory, each in enumerate(self._capture.lifetimes):
-            if each.last < self._start or (memory in made_inside and each.made >= self._start):
+            is_inside = memory in made_inside and each.made >= self._start
+            if not each.n_bytes or each.last < self._start or is_inside:
                 continue
             last = max(self._time(each.last), self._read.get(memory, 0))
             yield Tensor(each.n_bytes, each.held_for, self._time(each.made), last)

@@ -199,7 +199,11 @@ def module_lifetimes(capture: ModuleCapture) -> Lifetimes:
     end = len(capture.phases) - 1
     n_threads = 1 if capture.pass_ == "forward" else 2
     workspaces = [Tensor(WORKSPACE_BYTES, "workspace", 0, end)] * n_threads
-    own = [Tensor(each.n_bytes, each.held_for, each.made, each.last) for each in capture.lifetimes]
+    own = [
+        Tensor(each.n_bytes, each.held_for, each.made, each.last)
+        for each in capture.lifetimes
+        if each.n_bytes
+    ]
     return Lifetimes.of([*workspaces, *own], capture.phases)
 
 

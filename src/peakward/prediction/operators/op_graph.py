@@ -175,7 +175,7 @@ def _implementation(configuration: Configuration) -> Implementation:
 def _update(tape: Tape, planned: Plan, optimizer: Implementation) -> None:
     if planned.loss_scaled:
         unscale(tape, planned)
-    adamw(tape, planned, optimizer)
+    adamw(tape, weights(planned), optimizer, loss_scaled=planned.loss_scaled)
     if planned.loss_scaled:
         update_scale(tape)
 

@@ -60,12 +60,12 @@ def sizes(plan: Plan) -> list[int]:
     return [n_bytes for each in weights(plan) for n_bytes in (each.tensor.n_bytes,) * each.n]
 
 
-def every_weight(plan: Plan) -> tuple[Operand, ...]:
+def every_weight(found: Sequence[Weight]) -> tuple[Operand, ...]:
     """All of them as one list argument; gradients and moments are alike."""
     return alike(
         tuple(
             Operand(shape=each.tensor.shape, dtype=each.tensor.dtype, count=each.n)
-            for each in weights(plan)
+            for each in found
         )
     )
 
@@ -99,9 +99,14 @@ Implementation = Optimizer | Literal["adamw-foreach-captured"]
 is made of them."""
 
 
-def adamw(tape: Tape, plan: Plan, implementation: Implementation) -> None:
-    """One update of every parameter."""
-    found = weights(plan)
+def adamw(
+    tape: Tape,
+    found: Sequence[Weight],
+    implementation: Implementation,
+    *,
+    loss_scaled: bool = False,
+) -> None:
+    """One update of these parameters."""
     if implementation == "adamw-loop":
         for weight in found:
             with tape.times(weight.n):
@@ -111,14 +116,14 @@ def adamw(tape: Tape, plan: Plan, implementation: Implementation) -> None:
     if implementation in optimizer.OWN:
         _own_kernel(tape, found, implementation)
         return
-    every = every_weight(plan)
+    every = every_weight(found)
     steps = Operand(shape=(), dtype=FLOAT, count=sum(each.n for each in found))
     if implementation == "adamw-foreach":
         tape.call("_foreach_add_", (steps, tensor(FLOAT)), (steps,))
         _update(tape, "_foreach_", every)
     elif implementation == "adamw-foreach-captured":
         _captured(tape, every, steps)
-    elif plan.loss_scaled:
+    elif loss_scaled:
         _fused_if_finite(tape, every, steps)
     else:
         tape.call("_foreach_add_", (steps,), (steps,))
@@ -247,7 +252,7 @@ def unscale(tape: Tape, plan: Plan) -> None:
     tape.made("full", FLOAT)
     for _ in ("reciprocal", "found infinity"):
         tape.call("_to_copy", (_SCALAR,), (_SCALAR,))  # For the device of the gradients.
-    gradients = every_weight(plan)
+    gradients = every_weight(weights(plan))
     inputs, outputs = (*gradients, _SCALAR, _SCALAR), (*gradients, _SCALAR)
     tape.call("_amp_foreach_non_finite_check_and_unscale_", inputs, outputs)
 

@@ -6,6 +6,7 @@ import msgspec
 
 from peakward.prediction.memory.peak import CONTEXT_BYTES, module_lifetimes, module_memory
 from peakward.prediction.memory.replay import OverLimitError, replay
+from peakward.prediction.operators.module_optimizer import with_optimizer
 from peakward.prediction.planning.site import Attempts, Site, cost, energy, gpu_hours, over, times
 from peakward.prediction.time.step import module_time
 from peakward.records.case import ModuleCase
@@ -36,7 +37,8 @@ def module_plan(
 
 
 def _device_plan(case: ModuleCase, on: Site, capture: ModuleCapture) -> DevicePlan:
-    found = module_forecast(capture, on, case.memory_limit_bytes)
+    captured = with_optimizer(capture, case.configuration.optimizer)
+    found = module_forecast(captured, on, case.memory_limit_bytes)
     reasons = {
         "largest batch": BATCH_IS_GIVEN,
         "longest sequence": BATCH_IS_GIVEN,

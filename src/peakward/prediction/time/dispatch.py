@@ -179,5 +179,5 @@ def module_calls(capture: ModuleCapture, phase: Phase) -> float:
         return OPERATOR * n_calls["forward"] + MODULE * capture.n_module_calls
     if phase == "backward":
         return OPERATOR * n_calls["backward"] + NODE * n_calls["forward"]
-    a_step, a_tensor = OPTIMIZER["adamw-foreach"]
+    a_step, a_tensor = OPTIMIZER[capture.optimizer]
     return a_step + a_tensor * capture.n_trained
