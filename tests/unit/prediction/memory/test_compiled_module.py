@@ -70,11 +70,12 @@ class Tower(nn.Module):
         return x.sum()
 
 
-def captured(scope, pass_="train_step"):
+def captured(scope, pass_="train_step", *, n_rows=1024, autocast=None):
     with torch.device("meta"):
         module = Tower(4)
     parts = {"none": (), "blocks": list(module.blocks), "model": [module]}[scope]
-    return capture_module(module, (torch.zeros(1024, 1024),), pass_=pass_, compiled=parts)
+    given = (torch.zeros(n_rows, 1024),)
+    return capture_module(module, given, pass_=pass_, compiled=parts, autocast=autocast)
 
 
 def held_for(found, kind):
@@ -112,3 +113,13 @@ def test_a_gradient_stays_to_the_end():
         each.last for each in found.tensors() if each.category == "gradients" and each.n_bytes == X
     ]
     assert last == [len(found.phases) - 1] * 4
+
+
+@pytest.mark.parametrize(("scope", "n_kept"), [("none", 4), ("blocks", 0)])
+def test_what_autocast_casts_of_a_parameter_ends_with_its_graph(scope, n_kept):
+    """Eager code keeps the casts of all four blocks until the forward pass is over."""
+    found = module_lifetimes(captured(scope, "forward", n_rows=256, autocast=torch.bfloat16))
+    end = len(found.phases) - 1
+    casts = [each for each in found.tensors() if each.n_bytes == X // 2]
+    assert len(casts) >= 4
+    assert sum(each.last == end for each in casts) == n_kept
