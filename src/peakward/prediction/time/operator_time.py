@@ -191,6 +191,8 @@ def _pass(name: str, operator: Operator, setting: Setting, on: DeviceModel) -> t
         return _foreach(operator, setting, on)
     if name in ("masked_fill", "masked_fill_"):
         return _masked_fill(name, operator.outputs[0], on)
+    if name == "_safe_softmax":
+        return _safe_softmax(operator, on)
     if name == "clone":
         return _scattered_s(operator, on, kernels.ELEMENTS_PER_SM_S), 1.0
     if name == "cat" and _joins_short_rows(operator, setting):
@@ -283,6 +285,18 @@ def _masked_fill(name: str, x: Operand, on: DeviceModel) -> tuple[float, float]:
     elements_s = _elements_s(x.n_elements, on, kernels.ELEMENTS_PER_SM_S)
     fill_s = max(kernels.SCATTERED * copy_s, on.traffic.launch_s + elements_s)
     return (fill_s, 1.0) if name == "masked_fill_" else (copy_s + fill_s, 2.0)
+
+
+def _safe_softmax(operator: Operator, on: DeviceModel) -> tuple[float, float]:
+    """As torch carries it out (`kernels.CALLS_WITHIN`); zeros are put in by a kernel that broadcasts."""
+    weights, n_flags = operator.outputs[0], operator.outputs[0].n_elements
+    moved = operator.bytes_read + operator.bytes_written
+    softmax_s = kernels.KERNELS["_softmax"].factor * on.traffic.time_s(moved)
+    flags_s = on.traffic.time_s(operator.bytes_read + n_flags) + on.traffic.time_s(n_flags)
+    elements_s = on.traffic.launch_s + _elements_s(n_flags, on, kernels.ELEMENTS_PER_SM_S)
+    zeros_s = max(on.traffic.slowed_s(kernels.SCATTERED, 2 * weights.n_bytes), elements_s)
+    seconds = softmax_s + flags_s + on.traffic.launch_s + zeros_s
+    return seconds, kernels.CALLS_WITHIN[operator.name]
 
 
 def _joins_short_rows(operator: Operator, setting: Setting) -> bool:

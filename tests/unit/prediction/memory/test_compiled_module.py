@@ -123,3 +123,49 @@ def test_what_autocast_casts_of_a_parameter_ends_with_its_graph(scope, n_kept):
     casts = [each for each in found.tensors() if each.n_bytes == X // 2]
     assert len(casts) >= 4
     assert sum(each.last == end for each in casts) == n_kept
+
+
+class Gate(nn.Module):
+    """Two products of one input, whose result is in fp32 again."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = (nn.Linear(256, 256, bias=False) for _ in range(2))
+
+    def forward(self, x):
+        return (self.a(x) * self.b(x)).float()
+
+
+class Gates(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.blocks = nn.ModuleList(Gate() for _ in range(n))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x.sum()
+
+
+@pytest.mark.parametrize(("compiled", "casts_a_block"), [(True, 1), (False, 2)])
+def test_of_mixed_blocks_one_cast_of_the_input_is_kept_and_the_input_itself_is_not(
+    compiled, casts_a_block
+):
+    """Eager code casts it for each product. Both products are kept for the gradient of the other."""
+    n, rows = 5, 64
+    with torch.device("meta"):
+        module = Gates(n)
+    found = module_lifetimes(
+        capture_module(
+            module,
+            (torch.zeros(rows, 256),),
+            pass_="forward_backward",
+            autocast=torch.bfloat16,
+            compiled=list(module.blocks) if compiled else (),
+        )
+    )
+    begin = len(found.phases) - 1 - found.phases[::-1].index("forward")
+    kept = [each.n_bytes for each in found.tensors() if each.made <= begin < each.last]
+    in_bf16 = 2 * rows * 256
+    assert kept.count(in_bf16) == (casts_a_block + 2) * n
+    assert kept.count(2 * in_bf16) <= 1  # The first input at most.

@@ -209,6 +209,17 @@ def test_a_masked_fill_out_of_place_copies_first():
     assert (in_place.n_launches, anew.n_launches) == (1.0, 2.0)
 
 
+def test_a_safe_softmax_is_a_softmax_and_the_search_for_rows_without_a_score():
+    """Flags of a byte are made of the scores and read again; zeros are put in by a broadcast."""
+    scores = tensor(4, 10, 128, 250)  # 5.12 MB
+    found = cost(operator("_safe_softmax", [scores], [scores]), of_case(CASE), device())
+    softmax = cost(operator("_softmax", [scores], [scores]), of_case(CASE), device())
+    flags_s = (scores.n_bytes + 2 * scores.n_elements) / 1e12 + 2 * LAUNCH_S
+    zeros_s = 1.65 * (2 * scores.n_bytes / 1e12 + LAUNCH_S)
+    assert found.device_s == pytest.approx(softmax.device_s + flags_s + zeros_s + LAUNCH_S)
+    assert found.n_launches == 5
+
+
 def test_a_kernel_of_the_table_has_its_factor_launches_and_start():
     found = cost(operator("_fused_rms_norm_backward", [X, X], [X]), of_case(CASE), device())
     assert found.device_s == pytest.approx(2.7 * (3 * X_S + LAUNCH_S) + 1.5 * US)
