@@ -86,7 +86,22 @@ def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorC
     start_s = model.opening_s(m)
     if start_s > max(compute_s, memory_s):
         bound = "launch"
-    return OperatorCost(start_s + max(compute_s, memory_s), kernels.PRODUCT_LAUNCHES, bound)
+    seconds, n_launches = start_s + max(compute_s, memory_s), kernels.PRODUCT_LAUNCHES
+    if operator.name == "aten.baddbmm":
+        (result,) = operator.outputs
+        memory_s += result.n_bytes / model.bytes_per_s  # What it adds to is read there.
+        seconds = start_s + max(compute_s, memory_s) + _copied_s(operator.inputs[0], result, on)
+        n_launches += 1
+    return OperatorCost(seconds, n_launches, bound)
+
+
+def _copied_s(given: Operand, result: Operand, on: DeviceModel) -> float:
+    """Seconds to write a tensor, which may be broadcast, to another."""
+    moved_s = on.traffic.time_s(given.n_bytes + result.n_bytes)
+    if given.shape == result.shape:
+        return moved_s
+    elements_s = _elements_s(result.n_elements, on, kernels.ELEMENTS_PER_SM_S)
+    return max(moved_s, on.traffic.launch_s + elements_s)
 
 
 def _grouped_product(operator: Operator, on: DeviceModel) -> OperatorCost:

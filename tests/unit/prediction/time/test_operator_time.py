@@ -46,6 +46,23 @@ def test_a_bias_is_not_a_factor():
     assert seconds(bias) == seconds(product(512, 512, 128))
 
 
+@pytest.mark.parametrize("added", [(200, 128, 128), (200, 1, 128)])
+def test_what_a_batched_product_adds_to_is_copied_first(added):
+    """Where it is broadcast the copy goes element by element."""
+    made = product(128, 512, 128, name="baddbmm", batch=(200,))
+    found = cost(
+        operator("baddbmm", [tensor(*added), *made.inputs], made.outputs, flops=made.flops),
+        of_case(CASE),
+        device(),
+    )
+    plain = cost(product(128, 512, 128, name="bmm", batch=(200,)), of_case(CASE), device())
+    n = 200 * 128 * 128
+    is_broadcast = added[1] == 1
+    copied_s = max((tensor(*added).n_bytes + 4 * n) / 1e12, elements_s(n) if is_broadcast else 0.0)
+    assert found.device_s == pytest.approx(plain.device_s + copied_s + LAUNCH_S)
+    assert found.n_launches == plain.n_launches + 1
+
+
 def test_a_batch_is_tiles_too():
     assert seconds(product(128, 512, 128, name="bmm", batch=(200,))) == pytest.approx(
         2 * TILE_S + START_S
