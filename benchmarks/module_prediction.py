@@ -20,6 +20,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from multiprocessing import TimeoutError as NotInTime
 from multiprocessing import get_context
 from multiprocessing.pool import AsyncResult
@@ -62,6 +63,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     calibration: Calibration | None
     predicted_before: bool
     """Whether each prediction was made before its case was measured."""
+    transformers: str | None = None
+    """The version whose models were measured; another may run other operators. None in older files."""
     outcomes: tuple[Outcome, ...] = ()
     summary: tuple[str, ...] = ()
 
@@ -112,6 +115,7 @@ def measure(options: argparse.Namespace) -> Report:
         device=options.device or _key(environment),
         calibration=calibration,
         predicted_before=True,
+        transformers=version("transformers"),
     )
     told_before = [foretold(case, found, report) for case, found in seen]
     report = with_outcomes(report, told_before)
@@ -232,6 +236,11 @@ def until(ends_s: float) -> Iterator[None]:
 def predicted_again(path: Path, only: str) -> Report:
     """The stored cases by today's prediction."""
     report = msgspec.json.decode(path.read_bytes(), type=Report)
+    here = version("transformers")
+    if report.transformers != here:
+        print(
+            f"captured by transformers {here}, measured by {report.transformers}", file=sys.stderr
+        )
     outcomes = []
     for each in report.outcomes:
         if only not in each.case.name:

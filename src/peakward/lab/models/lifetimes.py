@@ -8,7 +8,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from peakward.lab.models.operator_work import tensors
+from peakward.lab.models.operator_work import scratch, tensors
 from peakward.records.memory import MemoryPhase
 from peakward.records.op_graph import Held, Lifetime
 
@@ -65,6 +65,8 @@ class LifetimeRecorder(TorchDispatchMode):
     ) -> Any:
         self.phases.append(self._phase)
         result = func(*args, **(kwargs or {}))
+        for size in scratch(str(func.overloadpacket), tensors((args, kwargs)), tensors(result)):
+            self._gone[self._new(size)] = len(self.phases) - 1
         for tensor in tensors(result):
             self.number(tensor)
         return result
@@ -75,14 +77,18 @@ class LifetimeRecorder(TorchDispatchMode):
         address = storage._cdata
         if address in self._known:
             return self._known[address]
-        number = len(self._sizes)
         if not self.phases:
             self.phases.append(self._phase)
-        self._sizes.append(storage.nbytes())
-        self._made.append(len(self.phases) - 1)
+        number = self._new(storage.nbytes())
         self._known[address] = number
         self._watched.append(weakref.ref(storage, lambda _: self._forget(address, number)))
         return number
+
+    def _new(self, n_bytes: int) -> int:
+        """The index of a lifetime that begins now."""
+        self._sizes.append(n_bytes)
+        self._made.append(len(self.phases) - 1)
+        return len(self._sizes) - 1
 
     def _forget(self, address: int, number: int) -> None:
         if self._known.get(address) == number:

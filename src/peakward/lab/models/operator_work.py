@@ -137,6 +137,17 @@ def is_uncounted(name: str) -> bool:
     return name in _ARITHMETIC and name not in _FORMULAS
 
 
+def scratch(name: str, given: list[Tensor], results: list[Tensor]) -> tuple[int, ...]:
+    """The bytes of each tensor that the operator of this name makes on CUDA for the meantime."""
+    if name == "aten._safe_softmax":
+        # Which of the scores are minus infinity, and in which rows all of them are.
+        (weights,) = results
+        return weights.numel(), math.prod(weights.shape[:-1])
+    if name == "aten._softmax_backward_data":
+        return (given[0].nbytes,)  # The gradient times the result (`softmax_backward_cuda_out`).
+    return ()
+
+
 def tensors(tree: object) -> list[Tensor]:
     """The tensors of arguments or results, in order."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]

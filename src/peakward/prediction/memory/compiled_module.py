@@ -75,11 +75,14 @@ class _Memory:
             for placed in self._step.parts.parts
             for memory, value in zip(placed.memories, placed.part.values, strict=False)
             if memory is not None and value.origin == "made"
-        }
+        } | self._step.parts.merged
+        within = {at for each in self._step.parts.parts for at in _inside(each)}
         for memory, each in enumerate(self._capture.lifetimes):
             is_inside = memory in made_inside and each.made >= self._start
             if not each.n_bytes or each.last < self._start or is_inside:
                 continue
+            if each.made == each.last and each.made in within:
+                continue  # What an operator has for the meantime, where it is eager.
             last = max(self._time(each.last), self._read.get(memory, 0))
             yield Tensor(each.n_bytes, each.held_for, self._time(each.made), last)
 
@@ -87,19 +90,21 @@ class _Memory:
         return self._now[at - self._start] if at > self._start else 0
 
     def _forward(self, placed: Placed, code: Code) -> None:
-        buffers = self._given(placed, code)
+        given = self._given(placed, code, _read(code.forward) | set(code.saved))
+        buffers = dict(given)
         results = self._carried_out(code.forward, code, buffers, kept=code.saved)
-        self._line.use(*self._placed(placed, code))
+        self._line.use(*(each.place for each in given.values()))
         self._leave(placed, code, results)
         saved = {each: buffers[each].place for each in code.saved if each in buffers}
         self._line.saved(*saved.values())
         self._saved[placed.forward_at] = saved
 
     def _backward(self, placed: Placed, code: Code) -> None:
-        buffers = self._given(placed, code)
         own = self._saved.pop(placed.forward_at, {})
-        for value, tensor in own.items():
-            buffers[value] = Buffer(code.values[value].operand, tensor)
+        given = self._given(placed, code, _read(code.backward) - own.keys())
+        buffers = given | {
+            value: Buffer(code.values[value].operand, tensor) for value, tensor in own.items()
+        }
         zeros = {
             value: self._line.op(each.n_bytes)
             for value, each in enumerate(code.values)
@@ -108,22 +113,16 @@ class _Memory:
         buffers |= {value: Buffer(code.values[value].operand, at) for value, at in zeros.items()}
         results = self._carried_out(code.backward, code, buffers, donated=own)
         # Autograd holds what it gives until the call is over.
-        self._line.use(*self._placed(placed, code, but=own), *zeros.values())
+        self._line.use(*(each.place for each in given.values()), *zeros.values())
         self._leave(placed, code, results)
 
-    def _given(self, placed: Placed, code: Code) -> dict[int, Buffer]:
-        """Buffers of what other parts made."""
+    def _given(self, placed: Placed, code: Code, needed: set[int]) -> dict[int, Buffer]:
+        """Buffers of what a pass needs of other parts. Its caller has them until it is over."""
         return {
             value: Buffer(code.values[value].operand, self._places[memory])
             for value, memory in enumerate(placed.memories)
-            if memory in self._places and code.values[value].origin != "made"
+            if value in needed and memory in self._places and code.values[value].origin != "made"
         }
-
-    def _placed(self, placed: Placed, code: Code, but: Iterable[int] = ()) -> list[int]:
-        """Tensors of other parts, which the caller has until the call is over."""
-        left = set(but)
-        given = self._given(placed, code)
-        return [each.place for value, each in given.items() if value not in left]
 
     def _carried_out(
         self,
@@ -194,6 +193,10 @@ class _Memory:
                 self._held[self._step.parts.read_outside[memory]].append(buffer.place)
             elif memory not in self._step.parts.handed_on:
                 self._held[lifetime.last].append(buffer.place)
+
+
+def _read(kernels: Iterable[Kernel]) -> set[int]:
+    return {each.value for kernel in kernels for each in kernel.reads}
 
 
 def _inside(placed: Placed) -> Iterable[int]:

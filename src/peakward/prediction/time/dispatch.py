@@ -11,7 +11,7 @@ from peakward.prediction.operators.block import n_runs
 from peakward.prediction.operators.compiled_module.step import CompiledStep
 from peakward.prediction.operators.plan import plan
 from peakward.prediction.operators.weights import weights
-from peakward.prediction.time.kernels import OPERATORS
+from peakward.prediction.time.kernels import CALLS_WITHIN, OPERATORS
 from peakward.records.case import Checkpointing, ModelCase, Optimizer
 from peakward.records.measurement import Phase
 from peakward.records.op_graph import ModuleCapture, Operator, OpGraph
@@ -49,7 +49,7 @@ OPTIMIZER: dict[Optimizer, tuple[float, float]] = {
 
 def calls(case: ModelCase, graph: OpGraph, phase: Phase) -> float:
     """Units that the host needs for one phase of the case's step, whose operators are `graph`'s."""
-    n_calls = sum(each.count for each in graph.operators if each.phase == phase)
+    n_calls = n_operators(graph, phase)
     own = own_calls(graph, phase)
     n_blocks = case.model.n_layers * case.workload.accumulate
     in_forward = FORWARD_SHARE.get(case.configuration.checkpointing, 0.0)
@@ -61,6 +61,12 @@ def calls(case: ModelCase, graph: OpGraph, phase: Phase) -> float:
         return OPERATOR * n_calls + own + BLOCK_BACKWARD * n_blocks + recomputation
     a_step, a_tensor = OPTIMIZER[case.configuration.optimizer]
     return a_step + a_tensor * sum(each.n for each in weights(plan(case)))
+
+
+def n_operators(graph: OpGraph, phase: Phase) -> int:
+    """Calls to torch's dispatcher, those within others too."""
+    own = (each for each in graph.operators if each.phase == phase)
+    return sum(each.count * CALLS_WITHIN.get(each.name, 1) for each in own)
 
 
 def own_calls(graph: OpGraph, phase: Phase) -> float:
@@ -173,11 +179,11 @@ NODE = BLOCK_BACKWARD / 30
 
 def module_calls(capture: ModuleCapture, phase: Phase) -> float:
     """Units that the host needs for one phase of the module's step."""
-    totals = capture.graph.totals(lambda each: each.phase)
-    n_calls = {name: found.n_calls for name, found in totals.items()}
+    n_calls = n_operators(capture.graph, phase)
     if phase == "forward":
-        return OPERATOR * n_calls["forward"] + MODULE * capture.n_module_calls
+        return OPERATOR * n_calls + MODULE * capture.n_module_calls
     if phase == "backward":
-        return OPERATOR * n_calls["backward"] + NODE * n_calls["forward"]
+        totals = capture.graph.totals(lambda each: each.phase)
+        return OPERATOR * n_calls + NODE * totals["forward"].n_calls
     a_step, a_tensor = OPTIMIZER[capture.optimizer]
     return a_step + a_tensor * capture.n_trained

@@ -53,7 +53,6 @@ KERNELS: dict[str, Kernel] = {
     "native_layer_norm": Kernel(1.5),
     "native_layer_norm_backward": Kernel(2.7, 2, 1.5e-6),
     "_softmax": Kernel(1.2),
-    "_safe_softmax": Kernel(1.2),
     "_softmax_backward_data": Kernel(2.0, 2),
     "_log_softmax": Kernel(1.45),
     "_log_softmax_backward_data": Kernel(1.1),
@@ -68,6 +67,11 @@ KERNELS: dict[str, Kernel] = {
 """Backward of softmax: a product and the kernel itself, each at a plain one's time. A norm's gradient
 is two kernels, of which the second sums over rows; so is a bias's, which took 11 to 13 µs whatever
 its size from 2 to 17 MB."""
+CALLS_WITHIN = {"aten._safe_softmax": 5, "aten.baddbmm": 2}
+"""Operators that torch carries out by so many others, which no record of a step shows. Of the one: a softmax,
+which scores are minus infinity, whether all of a row are, a constant, and zeros for such rows
+(ATen/native/transformers/attention.cpp). Of the other: a copy of what is added into the result, and the
+product that adds to it (`common_checks_baddbmm_bmm` in ATen/native/LinearAlgebra.cpp)."""
 LONG_ROW = 12_000
 """Elements of a log-softmax's row; a longer one does not stay on the multiprocessor and is read again."""
 LONG_ROW_FACTORS = {"_log_softmax": 1.95, "_log_softmax_backward_data": 1.55}

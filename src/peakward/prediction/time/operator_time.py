@@ -86,7 +86,22 @@ def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorC
     start_s = model.opening_s(m)
     if start_s > max(compute_s, memory_s):
         bound = "launch"
-    return OperatorCost(start_s + max(compute_s, memory_s), kernels.PRODUCT_LAUNCHES, bound)
+    seconds, n_launches = start_s + max(compute_s, memory_s), kernels.PRODUCT_LAUNCHES
+    if operator.name == "aten.baddbmm":
+        (result,) = operator.outputs
+        memory_s += result.n_bytes / model.bytes_per_s  # What it adds to is read there.
+        seconds = start_s + max(compute_s, memory_s) + _copied_s(operator.inputs[0], result, on)
+        n_launches += 1
+    return OperatorCost(seconds, n_launches, bound)
+
+
+def _copied_s(given: Operand, result: Operand, on: DeviceModel) -> float:
+    """Seconds to write a tensor, which may be broadcast, to another."""
+    moved_s = on.traffic.time_s(given.n_bytes + result.n_bytes)
+    if given.shape == result.shape:
+        return moved_s
+    elements_s = _elements_s(result.n_elements, on, kernels.ELEMENTS_PER_SM_S)
+    return max(moved_s, on.traffic.launch_s + elements_s)
 
 
 def _grouped_product(operator: Operator, on: DeviceModel) -> OperatorCost:
@@ -191,6 +206,8 @@ def _pass(name: str, operator: Operator, setting: Setting, on: DeviceModel) -> t
         return _foreach(operator, setting, on)
     if name in ("masked_fill", "masked_fill_"):
         return _masked_fill(name, operator.outputs[0], on)
+    if name == "_safe_softmax":
+        return _safe_softmax(operator, on)
     if name == "clone":
         return _scattered_s(operator, on, kernels.ELEMENTS_PER_SM_S), 1.0
     if name == "cat" and _joins_short_rows(operator, setting):
@@ -283,6 +300,18 @@ def _masked_fill(name: str, x: Operand, on: DeviceModel) -> tuple[float, float]:
     elements_s = _elements_s(x.n_elements, on, kernels.ELEMENTS_PER_SM_S)
     fill_s = max(kernels.SCATTERED * copy_s, on.traffic.launch_s + elements_s)
     return (fill_s, 1.0) if name == "masked_fill_" else (copy_s + fill_s, 2.0)
+
+
+def _safe_softmax(operator: Operator, on: DeviceModel) -> tuple[float, float]:
+    """As torch carries it out (`kernels.CALLS_WITHIN`); zeros are put in by a kernel that broadcasts."""
+    weights, n_flags = operator.outputs[0], operator.outputs[0].n_elements
+    moved = operator.bytes_read + operator.bytes_written
+    softmax_s = kernels.KERNELS["_softmax"].factor * on.traffic.time_s(moved)
+    flags_s = on.traffic.time_s(operator.bytes_read + n_flags) + on.traffic.time_s(n_flags)
+    elements_s = on.traffic.launch_s + _elements_s(n_flags, on, kernels.ELEMENTS_PER_SM_S)
+    zeros_s = max(on.traffic.slowed_s(kernels.SCATTERED, 2 * weights.n_bytes), elements_s)
+    seconds = softmax_s + flags_s + on.traffic.launch_s + zeros_s
+    return seconds, kernels.CALLS_WITHIN[operator.name]
 
 
 def _joins_short_rows(operator: Operator, setting: Setting) -> bool:

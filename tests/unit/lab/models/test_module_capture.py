@@ -423,6 +423,20 @@ def test_a_view_makes_no_memory_and_keeps_it():
     assert found[0].last > 2
 
 
+def test_what_an_operator_of_cuda_has_for_the_meantime_is_there_while_it_runs():
+    """Flags of all scores and of rows; and the gradient times the weights."""
+
+    def run(line):
+        scores = torch.empty(2, 4, 32, 32)
+        weights = torch.ops.aten._safe_softmax(scores, -1)
+        torch.ops.aten._softmax_backward_data(scores, weights, -1, torch.float32)
+
+    found = recorded(run).lifetimes()
+    n = 2 * 4 * 32 * 32
+    passing = [(each.n_bytes, each.made) for each in found if each.made == each.last]
+    assert passing[:3] == [(n, 1), (2 * 4 * 32, 1), (4 * n, 2)]
+
+
 def test_what_backward_finds_is_an_activation_unless_it_is_claimed():
     def run(line):
         x = torch.empty(256, requires_grad=True)

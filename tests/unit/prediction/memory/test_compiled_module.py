@@ -70,11 +70,12 @@ class Tower(nn.Module):
         return x.sum()
 
 
-def captured(scope, pass_="train_step"):
+def captured(scope, pass_="train_step", *, n_rows=1024, autocast=None):
     with torch.device("meta"):
         module = Tower(4)
     parts = {"none": (), "blocks": list(module.blocks), "model": [module]}[scope]
-    return capture_module(module, (torch.zeros(1024, 1024),), pass_=pass_, compiled=parts)
+    given = (torch.zeros(n_rows, 1024),)
+    return capture_module(module, given, pass_=pass_, compiled=parts, autocast=autocast)
 
 
 def held_for(found, kind):
@@ -112,3 +113,59 @@ def test_a_gradient_stays_to_the_end():
         each.last for each in found.tensors() if each.category == "gradients" and each.n_bytes == X
     ]
     assert last == [len(found.phases) - 1] * 4
+
+
+@pytest.mark.parametrize(("scope", "n_kept"), [("none", 4), ("blocks", 0)])
+def test_what_autocast_casts_of_a_parameter_ends_with_its_graph(scope, n_kept):
+    """Eager code keeps the casts of all four blocks until the forward pass is over."""
+    found = module_lifetimes(captured(scope, "forward", n_rows=256, autocast=torch.bfloat16))
+    end = len(found.phases) - 1
+    casts = [each for each in found.tensors() if each.n_bytes == X // 2]
+    assert len(casts) >= 4
+    assert sum(each.last == end for each in casts) == n_kept
+
+
+class Gate(nn.Module):
+    """Two products of one input, whose result is in fp32 again."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = (nn.Linear(256, 256, bias=False) for _ in range(2))
+
+    def forward(self, x):
+        return (self.a(x) * self.b(x)).float()
+
+
+class Gates(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.blocks = nn.ModuleList(Gate() for _ in range(n))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x.sum()
+
+
+@pytest.mark.parametrize(("compiled", "casts_a_block"), [(True, 1), (False, 2)])
+def test_of_mixed_blocks_one_cast_of_the_input_is_kept_and_the_input_itself_is_not(
+    compiled, casts_a_block
+):
+    """Eager code casts it for each product. Both products are kept for the gradient of the other."""
+    n, rows = 5, 64
+    with torch.device("meta"):
+        module = Gates(n)
+    found = module_lifetimes(
+        capture_module(
+            module,
+            (torch.zeros(rows, 256),),
+            pass_="forward_backward",
+            autocast=torch.bfloat16,
+            compiled=list(module.blocks) if compiled else (),
+        )
+    )
+    begin = len(found.phases) - 1 - found.phases[::-1].index("forward")
+    kept = [each.n_bytes for each in found.tensors() if each.made <= begin < each.last]
+    in_bf16 = 2 * rows * 256
+    assert kept.count(in_bf16) == (casts_a_block + 2) * n
+    assert kept.count(2 * in_bf16) <= 1  # The first input at most.

@@ -300,3 +300,16 @@ def test_each_operator_module_and_node_costs_its_own():
     assert module_calls(found, "forward") == pytest.approx(3 * OPERATOR + 2 * MODULE)
     assert module_calls(found, "backward") == pytest.approx(n_backward * OPERATOR + 3 * NODE)
     assert module_calls(found, "optimizer") == pytest.approx(290 + 1.2 * 4), "four tensors"
+
+
+def test_what_torch_carries_out_by_other_operators_costs_their_calls():
+    def softmaxed(operator):
+        class Weights(nn.Module):
+            def forward(self, x):
+                return operator(x, -1, *([False] if operator is torch.ops.aten._softmax else []))
+
+        found = capture_module(Weights(), (torch.zeros(2, 4, 8, 8),), pass_="forward")
+        return module_calls(found, "forward")
+
+    plain, safe = softmaxed(torch.ops.aten._softmax), softmaxed(torch.ops.aten._safe_softmax)
+    assert safe - plain == pytest.approx(4 * OPERATOR)

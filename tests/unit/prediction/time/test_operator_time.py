@@ -46,6 +46,23 @@ def test_a_bias_is_not_a_factor():
     assert seconds(bias) == seconds(product(512, 512, 128))
 
 
+@pytest.mark.parametrize("added", [(200, 128, 128), (200, 1, 128)])
+def test_what_a_batched_product_adds_to_is_copied_first(added):
+    """Where it is broadcast the copy goes element by element."""
+    made = product(128, 512, 128, name="baddbmm", batch=(200,))
+    found = cost(
+        operator("baddbmm", [tensor(*added), *made.inputs], made.outputs, flops=made.flops),
+        of_case(CASE),
+        device(),
+    )
+    plain = cost(product(128, 512, 128, name="bmm", batch=(200,)), of_case(CASE), device())
+    n = 200 * 128 * 128
+    is_broadcast = added[1] == 1
+    copied_s = max((tensor(*added).n_bytes + 4 * n) / 1e12, elements_s(n) if is_broadcast else 0.0)
+    assert found.device_s == pytest.approx(plain.device_s + copied_s + LAUNCH_S)
+    assert found.n_launches == plain.n_launches + 1
+
+
 def test_a_batch_is_tiles_too():
     assert seconds(product(128, 512, 128, name="bmm", batch=(200,))) == pytest.approx(
         2 * TILE_S + START_S
@@ -207,6 +224,17 @@ def test_a_masked_fill_out_of_place_copies_first():
     assert in_place.device_s == pytest.approx(1.65 * copied_s)
     assert anew.device_s == pytest.approx(2.65 * copied_s)
     assert (in_place.n_launches, anew.n_launches) == (1.0, 2.0)
+
+
+def test_a_safe_softmax_is_a_softmax_and_the_search_for_rows_without_a_score():
+    """Flags of a byte are made of the scores and read again; zeros are put in by a broadcast."""
+    scores = tensor(4, 10, 128, 250)  # 5.12 MB
+    found = cost(operator("_safe_softmax", [scores], [scores]), of_case(CASE), device())
+    softmax = cost(operator("_softmax", [scores], [scores]), of_case(CASE), device())
+    flags_s = (scores.n_bytes + 2 * scores.n_elements) / 1e12 + 2 * LAUNCH_S
+    zeros_s = 1.65 * (2 * scores.n_bytes / 1e12 + LAUNCH_S)
+    assert found.device_s == pytest.approx(softmax.device_s + flags_s + zeros_s + LAUNCH_S)
+    assert found.n_launches == 5
 
 
 def test_a_kernel_of_the_table_has_its_factor_launches_and_start():
