@@ -100,6 +100,11 @@ module = ModuleCase(source="py:a:b", fingerprint="1", workload=base.workload, de
 assert "write it in halves there" in why(pull(toy, module))
 step = StepCase(name="step", fingerprint="1", device="cpu")
 assert "write it in halves there" in why(pull(toy, step))
+
+sizes = {"n_layers": 1, "d_model": 32, "d_ff": 64, "n_heads": 2, "n_kv_heads": 2, "head_dim": 16}
+small = msgspec.structs.replace(base.model, vocab_size=64, **sizes)
+base = msgspec.structs.replace(base, model=small)
+case = pull(toy, base)
 print(verify(base, case, numerics_class(toy, case)).verdict)
 
 import inspect, toy_levers

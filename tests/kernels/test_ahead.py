@@ -38,7 +38,8 @@ def assert_within_limits(names, capability, folder=None):
 
 
 def test_a_kernel_stays_within_its_limits():
-    assert_within_limits(["adamw", "fp8_linear", "fp8_swiglu", "swiglu"], 90)
+    """`fp8_swiglu` has the tiles and the histories of `fp8_linear`."""
+    assert_within_limits(["adamw", "fp8_swiglu"], 90)
 
 
 @pytest.mark.full

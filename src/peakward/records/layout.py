@@ -149,6 +149,19 @@ def expect_layout(layout: Layout, n_ranks: int) -> None:
         )
 
 
+def expect_runnable(layout: Layout, n_ranks: int) -> None:
+    """
+    Raises:
+        PeakwardError: as `expect_layout`; or context or expert parallelism, which no engine here runs.
+    """
+    expect_layout(layout, n_ranks)
+    if layout.cp > 1 or layout.ep > 1:
+        which = "context" if layout.cp > 1 else "expert"
+        raise PeakwardError(
+            f"expected a layout without {which} parallelism, got {layout.name}: it is planned and not run"
+        )
+
+
 def expect_shared(layout: Layout, shape: ModelShape, batch_size: int) -> None:
     """Refuses a layout that cannot share a model, or the batch of `batch_size` sequences for each rank.
 

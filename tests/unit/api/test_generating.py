@@ -20,6 +20,7 @@ from peakward.records import codec
 from peakward.records.calibration import Calibration
 from peakward.records.generation import Generation, Serving
 from peakward.store.database import Store
+from tiers import in_full
 
 pytest.importorskip("tokenizers")
 PARAMETERS = len(TOKENS) * 32 + 32 + 2 * (2 * 32 + 2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32)
@@ -158,16 +159,20 @@ def test_what_the_fused_step_is_taken_for():
     assert "needs a d_model of at most 4096" in told(d_model=8192)
 
 
-def test_the_fused_step_makes_the_text_of_a_real_file(model, monkeypatch):
+@pytest.mark.parametrize(
+    "how", [{}, {"guesses": 2, "draft": "skip:1"}, *in_full([{"guesses": 2}])], ids=str
+)
+def test_the_fused_step_makes_the_text_of_a_real_file(how, model, monkeypatch):
     """In Triton's interpreter: a tied head and grouped heads, through the whole call."""
     pytest.importorskip("triton")
     if torch.cuda.is_available():
         pytest.skip("tests/gpu has it compiled")
     monkeypatch.setattr(generating, "not_fused", lambda *_, **__: None)
-    for how in ({}, {"guesses": 2}, {"guesses": 2, "draft": "skip:1"}):
-        found, plain = (made(model, decode_step=each, **how) for each in ("auto", "separate"))
-        assert (found.decode_step, found.not_fused) == ("fused", None)
-        assert found.continuations == plain.continuations
+    found, plain = (
+        made(model, decode_step=each, max_new_tokens=4, **how) for each in ("auto", "separate")
+    )
+    assert (found.decode_step, found.not_fused) == ("fused", None)
+    assert found.continuations == plain.continuations
     assert "fused, in five kernels a layer" in pw.markdown(found)
 
 

@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import msgspec
@@ -11,6 +12,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from peakward.kernels.ops.fp8_linear import reference as fp8_linear
+from peakward.kernels.ops.fp8_swiglu import reference as fp8_swiglu
 from peakward.lab.levers.ranges import PREFIX
 from peakward.records.model_shape import ModelShape
 
@@ -33,6 +36,28 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fp8_by_torch():
+    """Casts to fp8 by torch in the place of interpreted kernels, which took 60 s of a core in this folder.
+    tests/kernels hold the casts to these bit for bit, SwiGLU that writes fp8 up to a rounding."""
+    if torch.cuda.is_available() or find_spec("triton") is None:
+        yield
+        return
+    from peakward.kernels.ops.fp8_linear import triton as casts
+    from peakward.kernels.ops.fp8_swiglu import triton as swiglu
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(casts, "cast_rows", fp8_linear.cast_rows)
+        patch.setattr(casts, "cast_both", fp8_linear.cast_both)
+        patch.setattr(
+            casts, "cast_delayed_rows", lambda *given: fp8_linear.cast_delayed(*given)[::2]
+        )
+        patch.setattr(casts, "cast_delayed_both", fp8_linear.cast_delayed)
+        patch.setattr(swiglu, "forward", fp8_swiglu.forward)
+        patch.setattr(swiglu, "backward", fp8_swiglu.backward)
+        yield
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from peakward.lab.measure.messages import Failed, Measured
 from peakward.lab.parallel.launch import RankError, StoppedError, launch
 from peakward.records.case import CollectivesCase, DeviceType, LayoutCase, RanksCase
 from peakward.records.errors import PeakwardError
-from peakward.records.layout import Collective
+from peakward.records.layout import Collective, expect_runnable
 from peakward.records.measurement import MemoryUse, Protocol, Run
 from peakward.records.parallel import (
     Arm,
@@ -159,6 +159,7 @@ def _collectives(case: CollectivesCase, timeout_s: float, stopped: Callable[[], 
 def _layout(
     case: LayoutCase, protocol: Protocol, timeout_s: float, stopped: Callable[[], bool]
 ) -> Measured | Failed:
+    expect_runnable(case.layout, case.layout.n_ranks)  # Before every rank imports torch to say so.
     began_s = monotonic()
     warmup = WARMUP_STEPS if protocol.warmup_steps is None else protocol.warmup_steps
     request = ArmsRequest(

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from peakward.records.case import DeviceType
 from peakward.records.errors import PeakwardError
-from peakward.records.layout import Layout, expect_layout
+from peakward.records.layout import Layout, expect_runnable
 
 
 class Rank(NamedTuple):
@@ -78,14 +78,9 @@ def mesh(layout: Layout, rank: Rank) -> DeviceMesh:
     """All ranks as (pp, dp, tp).
 
     Raises:
-        PeakwardError: the layout is not one of so many ranks, or has context or expert parallelism.
+        PeakwardError: as `expect_runnable`.
     """
-    expect_layout(layout, rank.n_ranks)
-    if layout.cp > 1 or layout.ep > 1:
-        which = "context" if layout.cp > 1 else "expert"
-        raise PeakwardError(
-            f"expected a layout without {which} parallelism, got {layout.name}: it is planned and not run"
-        )
+    expect_runnable(layout, rank.n_ranks)
     return init_device_mesh(
         rank.device.type, (layout.pp, layout.dp, layout.tp), mesh_dim_names=AXES
     )

@@ -431,8 +431,8 @@ def test_a_step_that_returns_several_values_is_refused(run, batches):
         pw.debug(one.model, model=one.model, batches=batches())
 
 
-def test_a_run_of_the_decoder():
-    case = pw.case("tiny", batch_size=1, seq_len=8, device="cpu")
+def test_a_run_of_the_decoder(make_shape):
+    case = pw.case(make_shape(), batch_size=1, seq_len=8, device="cpu")
     assert debug_case(case, n_steps=6, snapshot_every=4).outcome == "finite"
     found = debug_case(case, n_steps=6, snapshot_every=4, learning_rate=1e30)
     assert found.cause.kind == "learning rate"

@@ -37,6 +37,12 @@ def case(pass_="train_step", **configuration):
     )
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch):
+    """A run is taken, however busy the machine is."""
+    monkeypatch.setattr(training, "MOST_S", float("inf"))
+
+
 @pytest.mark.parametrize("pass_", ["forward", "forward_backward", "train_step"])
 @pytest.mark.parametrize(
     ("changed", "declared"),

@@ -6,7 +6,7 @@ from time import monotonic, sleep
 import msgspec
 import pytest
 
-from peakward.lab.parallel.launch import RankError
+from peakward.lab.parallel.launch import LOST_PEER, RankError
 from peakward.models.presets import model
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.layout import Layout
@@ -26,7 +26,8 @@ CAUSES = {
 }
 
 
-FAST = ("hangs", "killed", "restores")
+FAST = ("hangs", "killed")
+"""An error of one rank is that of `poisoned` and `lacking` below."""
 
 
 @pytest.mark.parametrize("how", [*FAST, *in_full(sorted(set(CAUSES) - set(FAST)))])
@@ -34,6 +35,12 @@ def test_a_lost_rank_ends_the_job_and_is_named(how):
     with pytest.raises(RankError, match=CAUSES[how]) as caught:
         run_ranks("lost:lose", {"rank": 1, "how": how}, n_ranks=2, patience_s=PATIENCE_S)
     assert caught.value.rank == 1
+
+
+def test_an_error_of_a_rank_s_own_is_not_one_of_a_peer_that_left():
+    for own in ("KeyError: 'could not restore the state of layer 3'", "expected a finite loss"):
+        assert not LOST_PEER.search(own)
+    assert LOST_PEER.search("RuntimeError: [store->get] Connection reset by peer")
 
 
 @pytest.mark.full

@@ -54,26 +54,41 @@ CASES += in_full((4, name, optimizer) for name in FOUR for optimizer in OPTIMIZE
 """Ranks, layout, optimiser. Four processes of torch take two cores half a minute."""
 
 
-def compared(n_ranks):
-    """What the ranks of one job found, by layout and optimiser."""
-    rows = TWO if n_ranks == 2 else FOUR
-    keys = [(name, optimizer) for name in rows for optimizer in OPTIMIZERS]
-    cases = [
-        {"kind": rows[name][0], "layout": rows[name][1], "optimizer": optimizer}
-        for name, optimizer in keys
-    ]
-    by_rank = run_ranks("layouts:compare", {"cases": cases}, n_ranks=n_ranks, timeout_s=400)
-    return {key: [each[at] for each in by_rank] for at, key in enumerate(keys)}
+def cases_of(rows):
+    """By layout and optimiser."""
+    return {
+        (name, optimizer): {"kind": kind, "layout": layout_, "optimizer": optimizer}
+        for name, (kind, layout_) in rows.items()
+        for optimizer in OPTIMIZERS
+    }
+
+
+RECOMPUTED = ("ddp", "overlapped", "zero1", "fsdp", "tp", "1f1b", "interleaved")
 
 
 @pytest.fixture(scope="module")
-def two():
-    return compared(2)
+def job_of_two():
+    """What each of two ranks found: by case, and of the stages that are left."""
+    cases = cases_of(TWO)
+    for name in RECOMPUTED:
+        cases[name, "recomputed"] = cases[name, "sgd"] | {"checkpointing": "every-block"}
+    given = {"cases": list(cases.values())}
+    ranks = run_ranks("layouts:compare_and_look", given, n_ranks=2, timeout_s=400)
+    by_case = zip(*(each["compared"] for each in ranks), strict=True)
+    return dict(zip(cases, by_case, strict=True)), [each["stages"] for each in ranks]
+
+
+@pytest.fixture(scope="module")
+def two(job_of_two):
+    return job_of_two[0]
 
 
 @pytest.fixture(scope="module")
 def four():
-    return compared(4)
+    cases = cases_of(FOUR)
+    given = {"cases": list(cases.values())}
+    by_rank = run_ranks("layouts:compare", given, n_ranks=4, timeout_s=400)
+    return dict(zip(cases, zip(*by_rank, strict=True), strict=True))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}: {case[1]}, {case[2]}")
@@ -90,22 +105,13 @@ def test_three_steps_end_with_the_parameters_of_one_process(case, request):
         assert looked_at < 1e-12
 
 
-RECOMPUTED = ("ddp", "overlapped", "zero1", "fsdp", "tp", "1f1b", "interleaved")
-
-
-def test_blocks_are_computed_again_and_the_same():
-    cases = [
-        {"kind": TWO[name][0], "layout": TWO[name][1], "optimizer": "sgd"} for name in RECOMPUTED
-    ]
-    again = [case | {"checkpointing": "every-block"} for case in cases]
-    by_rank = run_ranks("layouts:compare", {"cases": [cases[0], *again]}, n_ranks=2, timeout_s=400)
-    for name, *found in zip(("once", *RECOMPUTED), *by_rank, strict=True):
+def test_blocks_are_computed_again_and_the_same(two):
+    assert [each["computed"] for each in two["ddp", "sgd"]] == [1.0, 1.0]
+    for name in RECOMPUTED:
+        found = two[name, "recomputed"]
         assert max(each["parameters"] for each in found) < 1e-12, name
-        n_times = [each["computed"] for each in found]
-        if name == "once":
-            assert n_times == [1.0, 1.0]
-        else:  # A pipeline first asks each stage for the shapes of its output.
-            assert min(n_times) > 1.9, name
+        # A pipeline first asks each stage for the shapes of its output.
+        assert min(each["computed"] for each in found) > 1.9, name
 
 
 @pytest.mark.full
@@ -166,8 +172,8 @@ def test_a_rank_that_owns_nothing_of_zero1_holds_no_state(four):
     assert sorted(held)[:3] == [0, 0, 0] and max(held) > 0
 
 
-def test_a_rank_of_a_pipeline_lets_go_of_the_other_ranks_stages():
+def test_a_rank_of_a_pipeline_lets_go_of_the_other_ranks_stages(job_of_two):
     """On four H100s each rank of `2.7B` kept 4.8 GiB of parameters that it did not need."""
-    first, second = run_ranks("layouts:stages_left", {}, n_ranks=2)
+    _, (first, second) = job_of_two
     assert first == {"left": [0, 1], "held": 2}
     assert second == {"left": [2, 3], "held": 2}

@@ -198,7 +198,10 @@ def test_more_active_experts_take_longer_and_more_idle_ones_only_where_weights_c
 # A captured module's time, against the same module in closed form.
 
 MIXTURE = msgspec.structs.replace(model("small"), n_experts=8, n_active_experts=2)
-SHAPES = {"small": model("small"), "gpt2": model("gpt2"), "mixture": MIXTURE}
+SHAPES = {
+    name: msgspec.structs.replace(shape, n_layers=4)
+    for name, shape in (("small", model("small")), ("gpt2", model("gpt2")), ("mixture", MIXTURE))
+}
 
 
 @pytest.mark.parametrize("name", ["small", "mixture", *in_full(["gpt2"])])
