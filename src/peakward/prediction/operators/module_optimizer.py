@@ -74,7 +74,7 @@ def trained(graph: OpGraph) -> tuple[Weight, ...]:
 def _lifetimes(
     capture: ModuleCapture, found: tuple[Weight, ...], optimizer: Optimizer
 ) -> Iterator[Lifetime]:
-    """What is held, each in its place, by whose number compiled parts know it: moments in fewer bits are
+    """Lifetimes, each in its place, by whose number compiled parts know it: moments in fewer bits are
     smaller, codes and exponents are one, and what is left out has no bytes. The roots of the second moments
     are a list in an update over lists; a loop has one at a time, and its quotient; a kernel has none."""
     item_bytes = {each.tensor.n_bytes: ITEM_BYTES[each.tensor.dtype] for each in found}
