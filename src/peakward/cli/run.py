@@ -93,8 +93,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     bits is kept that loses too much of it on real text; with random weights that cannot be told."""
     write_patch: Annotated[str | None, option("FILE", "none")] = None
     """Write the best as a diff of the files that make the model, for `patch -p1` or `git apply`. The patched
-    files are first run beside the best, in turns, which takes a minute or more beyond the budget. Needs a
-    model py:package.module:factory."""
+    files are first run beside the best, in turns, which takes a minute or more beyond the budget. Lever fp8
+    is not tried then, unless it is named. Needs a model py:package.module:factory."""
     gpus: Annotated[str, option("N", "1; under torchrun its ranks")] = "1"
     """How many GPUs of this machine share the step."""
     dry_run: bool = False
@@ -247,9 +247,23 @@ def _asked(given: Options, here: Machine, command: str) -> Investigation:
         command=command,
         to_command=lambda best: to_command(best, given.case.model),
     )
+    if given.write_patch is not None and not names:
+        asked = patchable(asked)
     if reads is None:
         return asked
     return msgspec.structs.replace(asked, real_model=real_model_of(reads, case))
+
+
+def patchable(asked: Investigation) -> Investigation:
+    """Without a lever that no line of a patch can pull, and says so."""
+    kept = tuple(each for each in asked.levers if ("precision", "fp8") not in each.sets)
+    if kept == asked.levers:
+        return asked
+    said = (
+        "Lever fp8 was left out: its layers are chosen by their times, which no line of a patch does. "
+        "Without --write-patch it is tried."
+    )
+    return msgspec.structs.replace(asked, levers=kept, given=(*asked.given, said))
 
 
 def _dry_run(asked: Investigation, here: Machine, db: str) -> DryRun:

@@ -9,16 +9,16 @@ from peakward.api.cases import with_own_weights
 from peakward.api.investigating import aim, allowed, real_model_of
 from peakward.api.machine import this_machine
 from peakward.cli.main import main
-from peakward.cli.run import expectation
+from peakward.cli.run import expectation, patchable
 from peakward.hardware.devices import device
-from peakward.levers.catalogue import lever
+from peakward.levers.catalogue import LEVERS, lever
 from peakward.models.presets import model
 from peakward.prediction.floor import floor
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site
 from peakward.records.case import ModelCase, Workload
 from peakward.records.errors import PeakwardError
-from peakward.tune.investigation import Aim
+from peakward.tune.investigation import Aim, Investigation
 
 CARD = device("rtx-4090-24")
 
@@ -54,6 +54,24 @@ def test_on_a_device_that_nobody_catalogued_the_floor_stands_alone(said):
     )
     unknown = msgspec.structs.replace(floor(case, calibration=None, device=CARD), floor_s=None)
     assert expectation(case, unknown, None, ()).startswith("no floor: ")
+
+
+def test_beside_a_patch_no_lever_is_tried_that_lines_cannot_pull():
+    case = ModelCase(
+        model=model("small"), workload=Workload(batch_size=1, seq_len=8), device="cuda"
+    )
+    asked = Investigation(
+        case=case,
+        levers=LEVERS,
+        budget_s=1.0,
+        command="peakward run",
+        obstacle=lambda *_: None,
+        to_command=lambda _: None,
+    )
+    found = patchable(asked)
+    assert set(LEVERS) - set(found.levers) == {lever("fp8")}
+    assert "fp8" in found.given[-1]
+    assert patchable(found) == found
 
 
 def test_what_is_sought_is_read_and_by_default_is_the_shortest_step():
