@@ -1,5 +1,7 @@
 """A step replayed from one graph is the step that ran eagerly, step after step."""
 
+import gc
+
 import msgspec
 import pytest
 import torch
@@ -114,6 +116,21 @@ def test_the_fast_kernels_can_be_captured(attention, optimizer, make_case, check
     case = make_case(precision="bf16", attention=attention, optimizer=optimizer, cuda_graphs=True)
     with prepare(case) as step:
         check(step)
+
+
+def test_a_graph_of_autograd_left_in_a_cycle_breaks_no_capture(make_case):
+    """It was made on the default stream, and gradients are summed on the stream that it was made on."""
+    with prepare(make_case(cuda_graphs=True, precision="bf16-mixed", attention="sdpa")) as step:
+        gc.disable()
+        try:
+            (batch,) = next(step.batches())
+            cycle = [step._loss_of(batch)]
+            cycle.append(cycle)
+            del cycle
+            step.step()
+        finally:
+            gc.enable()
+        assert torch.isfinite(step.output)
 
 
 def test_a_step_is_one_launch(make_case):

@@ -3,6 +3,7 @@
 Lever `cuda-graphs` makes forward, backward and optimiser of a step one launch.
 """
 
+import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -256,6 +257,9 @@ class CapturedStep:
             for _ in range(N_REHEARSALS):
                 self._rehearse(inputs)
         torch.cuda.current_stream().wait_stream(side)
+        # What an earlier step left in a cycle keeps its autograd graph, whose gradients are summed on the
+        # stream that it was made on; a capture may not wait for another stream.
+        gc.collect()
         graph = torch.cuda.CUDAGraph()
         # Other threads may go on: NCCL's watchdog asks for events, a loader pins memory.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):

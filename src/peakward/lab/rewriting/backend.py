@@ -28,6 +28,7 @@ from peakward.lab.rewriting.dataflow import (
 from peakward.lab.rewriting.later import Later
 from peakward.lab.rewriting.loss import Returned
 from peakward.lab.rewriting.masks import Fact
+from peakward.lab.rewriting.own_backward import called_once
 from peakward.records.case import Compile
 from peakward.records.errors import PeakwardError
 
@@ -68,7 +69,7 @@ class Backend:
         run = self._inner(graph, examples)
         if returned:
             run = partial(_with_returned, run, tuple(returned))
-        return run if not facts else Guarded(run, original, facts)
+        return run if not facts else Guarded(run, called_once(original), facts)
 
     def _rewrite(
         self, graph: fx.GraphModule, examples: Sequence[Any]
@@ -185,7 +186,7 @@ def _with_returned(run: Call, left_out: Sequence[Returned], *inputs: Any) -> Any
 
 def eager(graph: fx.GraphModule, _examples: Sequence[Any]) -> Call:
     """The graph as it stands."""
-    run: Call = graph.forward
+    run: Call = called_once(graph).forward
     return run
 
 
