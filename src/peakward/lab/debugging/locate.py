@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from peakward.lab.debugging.modules import OUTSIDE, Place, Places
 from peakward.lab.debugging.snapshot import TrainingState
+from peakward.lab.debugging.values import is_finite, is_followed, plain
 from peakward.records.debugging import Channel, Fault, TensorSummary
 
 UNWRITTEN = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_")
@@ -85,7 +86,7 @@ class Locator(TorchDispatchMode):
         written = _written(func, args, kwargs)
         fresh = [each for each in written if _address(each) in self._unwritten]
         given = [
-            each for each in _floating((args, kwargs)) if all(each is not one for one in fresh)
+            each for each in _followed((args, kwargs)) if all(each is not one for one in fresh)
         ]
         before = [(each, self._of_input(each)) for each in given]
         summaries = None
@@ -93,11 +94,11 @@ class Locator(TorchDispatchMode):
             summaries = (_inputs(func, args, kwargs), _exact(func, args, kwargs))
         out = func(*args, **kwargs)
         if func._schema.name.rpartition("::")[2] in UNWRITTEN:
-            for each in _floating(out):
-                memory = StorageWeakRef(each.untyped_storage())
+            for each in _followed(out):
+                memory = StorageWeakRef(plain(each).untyped_storage())
                 self._unwritten[memory.cdata] = (memory, self._places.now())
             return out
-        returned = [each for each in _floating(out) if all(each is not mine for mine in written)]
+        returned = [each for each in _followed(out) if all(each is not mine for mine in written)]
         for each in (*returned, *written):
             self._look(each, func, (args, kwargs), before, summaries)
         return out
@@ -105,10 +106,10 @@ class Locator(TorchDispatchMode):
     def _of_input(self, tensor: Tensor) -> Origin | None:
         known = self._known.get(_address(tensor))
         if known is None:
-            origin = self._from_outside(tensor) if not _is_finite(tensor) else None
+            origin = self._from_outside(tensor) if not is_finite(tensor) else None
             self._keep(tensor, origin)
             return origin
-        if known.origin is None or _is_finite(tensor):  # A view may leave those values out.
+        if known.origin is None or is_finite(tensor):  # A view may leave those values out.
             return None
         return known.origin
 
@@ -141,7 +142,7 @@ class Locator(TorchDispatchMode):
         before: list[tuple[Tensor, Origin | None]],
         summaries: tuple[tuple[TensorSummary, ...], float | None] | None,
     ) -> None:
-        if _is_finite(out):
+        if is_finite(out):
             known = self._known.get(_address(out))
             if known is None or known.origin is None or _is_whole(out):
                 self._keep(out, None)
@@ -173,7 +174,7 @@ class Locator(TorchDispatchMode):
         )
 
     def _keep(self, tensor: Tensor, origin: Origin | None) -> None:
-        memory = StorageWeakRef(tensor.untyped_storage())
+        memory = StorageWeakRef(plain(tensor).untyped_storage())
         self._known[memory.cdata] = _Known(memory, origin)
         self._unwritten.pop(memory.cdata, None)
 
@@ -183,7 +184,7 @@ def located(state: TrainingState, batch: object) -> Iterator[Locator]:
     """While it lasts, the operators of a step are looked at. The step runs eagerly: compiled code would be
     one operator."""
     places = Places(state.model)
-    inputs = {f"batch {n}": each for n, each in enumerate(_floating(batch))}
+    inputs = {f"batch {n}": each for n, each in enumerate(_followed(batch))}
     locator = Locator(places, {**state.tensors(), **inputs})
     torch.compiler.set_stance("force_eager")
     try:
@@ -197,7 +198,7 @@ def fault_of(locator: Locator, step: int, loss: object, state: TrainingState) ->
     """The origin of what reached the loss, else a parameter, else a tensor of the optimizer."""
     ends = {"the loss": loss} if isinstance(loss, Tensor) else {}
     for name, each in {**ends, **state.tensors()}.items():
-        if not each.is_floating_point() or bool(torch.isfinite(each).all()):
+        if not is_followed(each) or is_finite(each):
             continue
         found = locator.origin_of(each)
         if found is not None:
@@ -222,20 +223,17 @@ def fault_of(locator: Locator, step: int, loss: object, state: TrainingState) ->
 
 def summary(tensor: Tensor, role: str) -> TensorSummary:
     """The values of a tensor of any shape; waits for the device."""
-    values = tensor.detach().double().reshape(-1)
+    values = plain(tensor).double()
     finite = values[torch.isfinite(values)]
     some = finite.numel() > 0
-    rows = (
-        tensor.detach().double()
-        if tensor.ndim and 1 < tensor.shape[-1] <= tensor.numel() <= MOST_ROWS
-        else None
-    )
+    has_rows = values.ndim and 1 < values.shape[-1] <= values.numel() <= MOST_ROWS
+    rows = values if has_rows and not tensor.is_complex() else None
     spread = None if rows is None else float(rows.std(-1, correction=0).nan_to_num(math.inf).min())
     return TensorSummary(
         role=role,
         dtype=str(tensor.dtype).removeprefix("torch."),
         shape=tuple(tensor.shape),
-        n_nonfinite=values.numel() - finite.numel(),
+        n_nonfinite=int((~_finite_places(tensor)).sum()),
         lowest=float(finite.min()) if some else None,
         highest=float(finite.max()) if some else None,
         mean=float(finite.mean()) if some else None,
@@ -246,8 +244,10 @@ def summary(tensor: Tensor, role: str) -> TensorSummary:
 
 def channel(tensor: Tensor) -> Channel | None:
     """The index along one axis that holds the largest part of the values that are not finite; None where they
-    lie everywhere, or the tensor has no axis of several places."""
-    bad = ~torch.isfinite(tensor.detach())
+    lie everywhere, the tensor has no axis of several places, or is sparse."""
+    if tensor.is_sparse:
+        return None
+    bad = ~_finite_places(tensor)
     total = int(bad.sum())
     best: Channel | None = None
     for axis in range(max(0, tensor.ndim - AXES_LOOKED_AT), tensor.ndim):
@@ -270,7 +270,12 @@ def masked_rows(tensor: Tensor) -> int:
     """The number of rows along the last axis that hold nothing but negative infinity."""
     if not tensor.ndim:
         return 0
-    return int((tensor.detach() == -math.inf).all(-1).sum())
+    return int((plain(tensor) == -math.inf).all(-1).sum())
+
+
+def _finite_places(tensor: Tensor) -> Tensor:
+    """Booleans of the tensor's shape; of a sparse one those of what it stores."""
+    return torch.isfinite(tensor.detach()._values() if tensor.is_sparse else tensor.detach())
 
 
 def _exact(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
@@ -280,18 +285,24 @@ def _exact(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | 
     if draws or not func._schema.returns or kwargs.get("out") is not None:
         return None
     called = (args, {**kwargs, "dtype": torch.float64} if kwargs.get("dtype") else kwargs)
-    wide_args, wide_kwargs = tree_map(_widened, called)
+    wide_args, wide_kwargs = tree_map(_widened_copy, called)
     try:
         out = func(*wide_args, **wide_kwargs)
     except (RuntimeError, NotImplementedError, ValueError, TypeError):
         return None  # Kernels of one type alone.
-    found = [float(each.abs().max()) for each in _floating(out) if each.numel()]
+    found = [float(plain(each).abs().max()) for each in _followed(out) if each.numel()]
     largest = max(found, default=math.nan)
     return largest if math.isfinite(largest) else None
 
 
-def _widened(each: object) -> object:
-    return each.detach().double() if isinstance(each, Tensor) and each.is_floating_point() else each
+def _widened_copy(each: object) -> object:
+    """A copy of a tensor of any type: an operator that works in place must not reach the step's own."""
+    if not isinstance(each, Tensor):
+        return each
+    if not is_followed(each):
+        return each.detach().clone()
+    dtype = torch.complex128 if each.is_complex() else torch.float64
+    return each.detach().to(dtype, copy=True)
 
 
 def _inputs(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[TensorSummary, ...]:
@@ -300,7 +311,7 @@ def _inputs(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[T
     return tuple(
         summary(each, name)
         for name, value in called.items()
-        for each in _floating(value)[:1]
+        for each in _followed(value)[:1]
         if each.numel()
     )
 
@@ -310,28 +321,19 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
     found: list[Tensor] = []
     for n, each in enumerate(func._schema.arguments):
         if each.alias_info is not None and each.alias_info.is_write:
-            found += _floating(args[n] if n < len(args) else kwargs.get(each.name))
+            found += _followed(args[n] if n < len(args) else kwargs.get(each.name))
     return found
 
 
-def _floating(found: object) -> list[Tensor]:
-    return [
-        each for each in tree_leaves(found) if isinstance(each, Tensor) and each.is_floating_point()
-    ]
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    if not tensor.numel() or tensor.device.type == "meta":
-        return True
-    wide = tensor.detach().float() if tensor.element_size() == 1 else tensor.detach()
-    low, high = torch.aminmax(wide)
-    return math.isfinite(float(low)) and math.isfinite(float(high))
+def _followed(found: object) -> list[Tensor]:
+    return [each for each in tree_leaves(found) if is_followed(each)]
 
 
 def _is_whole(tensor: Tensor) -> bool:
-    return tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
+    values = plain(tensor)
+    return values.numel() * values.element_size() >= values.untyped_storage().nbytes()
 
 
 def _address(tensor: Tensor) -> int:
-    address: int = tensor.untyped_storage()._cdata
+    address: int = plain(tensor).untyped_storage()._cdata
     return address

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from peakward.kernels.ops.forwards import states
+from peakward.lab.debugging.values import is_finite, is_followed, wide
 from peakward.records.errors import PeakwardError
 
 
@@ -45,7 +46,7 @@ class TrainingState:
         self._constants = {
             name
             for name, each in model.named_buffers()
-            if each.is_floating_point() and not bool(_wide(each).isfinite().all())
+            if is_followed(each) and not is_finite(each)
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -74,9 +75,9 @@ class TrainingState:
         """One boolean for each device and type, where the tensors lie, without a wait for it."""
         groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         for each in self.tensors().values():
-            if each.is_floating_point() and each.numel():
-                wide = _wide(each)
-                groups.setdefault((wide.device, wide.dtype), []).append(wide)
+            if is_followed(each) and each.numel():
+                values = wide(each)
+                groups.setdefault((values.device, values.dtype), []).append(values)
         # The largest magnitude of each: one kernel reads many tensors, and NaN stays NaN.
         norms = [torch._foreach_norm(group, ord=math.inf) for group in groups.values()]
         return [torch.stack(list(each)).isfinite().all() for each in norms]
@@ -156,11 +157,6 @@ class Snapshot:
                 "name another folder, or take fewer snapshots"
             ) from error
         return place
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    """In fp32 where an element has one byte: few operators take such types."""
-    return tensor.detach().float() if tensor.element_size() == 1 else tensor.detach()
 
 
 def _own(model: nn.Module) -> dict[str, Tensor]:

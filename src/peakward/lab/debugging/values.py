@@ -1,0 +1,44 @@
+"""The values of tensors of any kind, as real numbers in strided memory, and whether they are finite."""
+
+import math
+from typing import TypeGuard
+
+import torch
+from torch import Tensor
+
+
+def is_followed(found: object) -> TypeGuard[Tensor]:
+    """Whether it is a tensor whose values can be not finite."""
+    return isinstance(found, Tensor) and (found.is_floating_point() or found.is_complex())
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """The values in the memory that holds them, detached.
+
+    Those of a complex tensor are (..., 2), real and imaginary parts; those of a sparse one are the stored
+    ones (n_stored, ...).
+    """
+    values = tensor.detach()
+    if values.is_sparse:
+        values = values._values()
+    if values.is_complex():
+        # view_as_real takes no conjugate, whose own conjugate is the same memory.
+        values = torch.view_as_real(values.conj() if values.is_conj() else values)
+    return values
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """As `plain`, in fp32 where an element has one byte: few operators take such types."""
+    values = plain(tensor)
+    return values.float() if values.element_size() == 1 else values
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether every value is; waits for the device."""
+    if not tensor.numel() or tensor.device.type == "meta":
+        return True
+    values = wide(tensor)
+    if not values.numel():  # A sparse tensor that stores nothing.
+        return True
+    low, high = torch.aminmax(values)
+    return math.isfinite(float(low)) and math.isfinite(float(high))
