@@ -141,6 +141,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     last_loss: float | None
     code: str
     """The same in the user's program."""
+    error: str | None = None
+    """The error that the step raised with this change, which then does not pass."""
 
 
 class Watching(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

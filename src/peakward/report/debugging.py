@@ -81,6 +81,8 @@ def _passes(trial: Trial) -> str:
 
 
 def _trial(trial: Trial) -> str:
+    if trial.error is not None:
+        return printable(f"{trial.fix}, {trial.target}: the step raises {trial.error}.")
     became = "passes" if trial.passes else "fails again"
     return printable(f"{trial.fix}, {trial.target}: {became} ({_steps_of(trial.n_steps)}).")
 

@@ -255,27 +255,37 @@ class _Run:
         return tuple(trials)
 
     def _trial(self, snapshot: Snapshot, failed: int, fix: fixes.Fix) -> Trial:
-        passes, n_run, loss = True, 0, None
+        losses: list[float | None] = []
+        error = None
         snapshot.restore()  # Before the change: what it sets may be part of the state.
         with fixes.applied(fix):
-            for n in range(snapshot.step, failed + 1 + STEPS_BEYOND):
-                if fix.skips and n == failed:
-                    continue
-                if not self._has(n):
-                    break
-                loss = _number(self._step(n))
-                n_run += 1
-                if not _is_finite(loss) or not self.asked.state.is_finite():
-                    passes = False
-                    break
+            try:
+                passes = self._stays_finite(snapshot.step, failed, fix, losses)
+            except Exception as raised:  # noqa: BLE001  The step is the user's.
+                passes, error = False, _told(raised)
         return Trial(
             fix=fix.kind,
             target=fix.target,
             passes=passes,
-            n_steps=n_run,
-            last_loss=loss if passes else None,
+            n_steps=len(losses),
+            last_loss=losses[-1] if passes and losses else None,
             code=fix.code,
+            error=error,
         )
+
+    def _stays_finite(
+        self, begin: int, failed: int, fix: fixes.Fix, losses: list[float | None]
+    ) -> bool:
+        """Run on to some steps behind the failing one; adds the loss of each."""
+        for n in range(begin, failed + 1 + STEPS_BEYOND):
+            if fix.skips and n == failed:
+                continue
+            if not self._has(n):
+                break
+            losses.append(_number(self._step(n)))
+            if not _is_finite(losses[-1]) or not self.asked.state.is_finite():
+                return False
+        return True
 
     def _from(self, snapshot: Snapshot, until: int) -> Iterator[int]:
         snapshot.restore()
@@ -299,6 +309,12 @@ class _Run:
         if self._source is None:
             return self.asked.step()
         return self.asked.step(self._batches[n])
+
+
+def _told(error: Exception) -> str:
+    """The type of an error and the first sentence of what it says: torch's lists of backends are long."""
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said.partition('. ')[0]}"
 
 
 def _eager() -> Any:

@@ -87,6 +87,50 @@ def test_an_overflow_of_half_precision_scores(run, batches):
     assert "q @ q.transpose" in found.fault.source
 
 
+class Squares(nn.Module):
+    """The products of a projection with itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(16, 16)
+
+    def forward(self, x):
+        q = self.project(x) * 1000
+        return (q @ q.transpose(-2, -1)).softmax(-1) @ x
+
+
+def test_a_model_of_half_precision_is_tried_in_fp32_and_left_as_it_was(run, batches):
+    model = nn.Sequential(nn.Embedding(11, 16), Squares(), nn.Linear(16, 11)).half()
+    one = run(model, optimizer=torch.optim.SGD)
+    scores, calls = model[1], []
+    scores.register_forward_hook(lambda *_: calls.append("hook"))
+    inner = scores.forward
+
+    def set_on_it(x):
+        calls.append("forward")
+        return inner(x)
+
+    scores.forward = set_on_it
+    found = debugged(one, batches(), n_steps=3)
+    assert (found.fault.operator, found.fault.module) == ("aten.bmm.default", "1")
+    (tried,) = found.trials
+    assert (tried.fix, tried.target, tried.passes) == ("module in fp32", "1", True)
+    assert scores.forward is set_on_it
+    assert calls.count("hook") == calls.count("forward")
+
+
+def test_a_change_that_a_step_does_not_take_is_told_and_ends_nothing(run, batches):
+    one = run(optimizer=torch.optim.SGD)
+    one.model.embedding.sparse = True
+    one.model.blocks[0] = Within(one.model.blocks[0], lambda x: x / 0)
+    found = debugged(one, batches(), n_steps=3)
+    assert found.fault.operator == "aten.div.Tensor"
+    (clipped,) = [each for each in found.trials if each.fix == "clip gradients"]
+    assert not clipped.passes
+    assert clipped.error.startswith("NotImplementedError")  # torch clips no sparse gradient.
+    assert "the step raises NotImplementedError" in pw.markdown(found)
+
+
 def test_a_logarithm_of_zero(run, batches):
     class OfZero(run):
         def loss(self, logits, ids):
