@@ -105,6 +105,13 @@ def _rewound(run: "_Run", told: Callable[..., Hunt]) -> Hunt:
             "not repeatable",
             reason="every snapshot that is kept holds values that are not finite: take them more often",
         )
+    try:
+        return _looked_into(run, snapshot, told)
+    finally:
+        snapshot.restore()
+
+
+def _looked_into(run: "_Run", snapshot: Snapshot, told: Callable[..., Hunt]) -> Hunt:
     first = run.replayed(snapshot)
     found: dict[str, Any] = {"snapshot_step": snapshot.step, "replayed_bitwise": first.is_bitwise}
     if first.failed is None:
@@ -116,7 +123,8 @@ def _rewound(run: "_Run", told: Callable[..., Hunt]) -> Hunt:
     if fault is None:
         reason = (
             f"step {first.failed} turned non-finite again as it was run, and not in eager mode operator by "
-            "operator: compiled code, or a kernel that is no operator of torch, makes the value"
+            "operator: compiled code, a kernel that is no operator of torch, or arithmetic of the host makes "
+            "the value"
         )
         return told("not reproduced", reason=reason, steps=tuple(seen.steps), **found)
     modules = seen.modules(fault.module)
@@ -124,7 +132,6 @@ def _rewound(run: "_Run", told: Callable[..., Hunt]) -> Hunt:
     cause = run.asked.cause(fault, steps, modules)
     tried = run.tried(snapshot, fault, cause, steps)
     with_batch_before = run.with_batch_before(snapshot, first.failed)
-    snapshot.restore()
     return told(
         "found",
         fault=fault,
@@ -221,7 +228,7 @@ class _Run:
         state = self.asked.state
         with located(state, self._batches.get(failed)) as locator:
             loss = self._step(failed)
-        return fault_of(locator, failed, loss, state)
+        return fault_of(locator, failed, {"the loss": loss, **state.tensors()})
 
     def earlier(self, snapshot: Snapshot) -> tuple[StepSeen, ...]:
         """The last steps before the snapshot, as they were watched."""

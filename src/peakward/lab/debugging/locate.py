@@ -7,7 +7,7 @@ a number.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -67,6 +67,8 @@ class Locator(TorchDispatchMode):
         self._known: dict[int, _Known] = {}
         self._unwritten: dict[int, tuple[StorageWeakRef, Place]] = {}
         """Memory that was asked for and that no operator has written: a kernel of another maker may have."""
+        self.read: Origin | None = None
+        """The origin of the first value that the host read (`loss.item()`) and that was not finite."""
 
     def origin_of(self, tensor: Tensor) -> Origin | None:
         """Where the values of it that are not finite began; None where all are finite, or nobody saw it."""
@@ -89,6 +91,8 @@ class Locator(TorchDispatchMode):
             each for each in _followed((args, kwargs)) if all(each is not one for one in fresh)
         ]
         before = [(each, self._of_input(each)) for each in given]
+        if func is torch.ops.aten._local_scalar_dense.default and self.read is None:
+            self.read = next((origin for _, origin in before if origin is not None), None)
         summaries = None
         if written and not any(origin for _, origin in before):
             summaries = (_inputs(func, args, kwargs), _exact(func, args, kwargs))
@@ -194,13 +198,14 @@ def located(state: TrainingState, batch: object) -> Iterator[Locator]:
         torch.compiler.set_stance("default")
 
 
-def fault_of(locator: Locator, step: int, loss: object, state: TrainingState) -> Fault | None:
-    """The origin of what reached the loss, else a parameter, else a tensor of the optimizer."""
-    ends = {"the loss": loss} if isinstance(loss, Tensor) else {}
-    for name, each in {**ends, **state.tensors()}.items():
-        if not is_followed(each) or is_finite(each):
-            continue
-        found = locator.origin_of(each)
+def fault_of(locator: Locator, step: int, ends: Mapping[str, object]) -> Fault | None:
+    """The origin of the first end that is not finite and was followed.
+
+    Args:
+        ends: what a step leaves, tensors or numbers, by names that say what each is.
+    """
+    for name, each in ends.items():
+        found = _origin(locator, each)
         if found is not None:
             at = found.place
             return Fault(
@@ -219,6 +224,14 @@ def fault_of(locator: Locator, step: int, loss: object, state: TrainingState) ->
                 masked_rows=found.masked_rows,
             )
     return None
+
+
+def _origin(locator: Locator, end: object) -> Origin | None:
+    if isinstance(end, float) and not math.isfinite(end):
+        return locator.read
+    if not is_followed(end) or is_finite(end):
+        return None
+    return locator.origin_of(end)
 
 
 def summary(tensor: Tensor, role: str) -> TensorSummary:

@@ -475,6 +475,51 @@ def test_a_step_that_returns_several_values_is_refused(run, batches):
         pw.debug(one.model, model=one.model, batches=batches())
 
 
+@pytest.mark.parametrize(
+    ("returned", "kind"),
+    [
+        (lambda loss: {"loss": loss}, "dict"),
+        (lambda loss: (loss, 1), "tuple"),
+        (lambda loss: loss.numpy(), "ndarray"),
+    ],
+)
+def test_a_step_that_returns_something_else_is_refused(returned, kind, run, batches):
+    one = run()
+    with pytest.raises(
+        PeakwardError, match=f"expected a step that returns its loss, .* got {kind}"
+    ):
+        pw.debug(lambda ids: returned(one(ids)), model=one.model, batches=batches())
+
+
+def test_a_loss_that_is_a_number_is_located(run, batches):
+    one = run()
+    one.model.norm = Within(one.model.norm, lambda x: x / 0)
+
+    def step(ids):
+        loss = one.loss(one.model(ids), ids)
+        if loss.isfinite():
+            loss.backward()
+        return loss.item()
+
+    found = pw.debug(step, model=one.model, batches=batches())
+    assert (found.outcome, found.fault.operator) == ("found", "aten.div.Tensor")
+    assert (found.fault.module, found.fault.reached) == ("norm", "the loss")
+
+
+def test_a_fault_that_is_not_located_leaves_the_good_state(run, batches):
+    class Overwritten(run):
+        def before(self, ids):
+            if self.n_calls == FAULT_AT:  # Of this process, not of the state: no replay repeats it.
+                with torch.no_grad():
+                    self.model.head.bias[0] = math.nan
+
+    one = Overwritten()
+    found = debugged(one, batches())
+    assert (found.outcome, found.snapshot_step) == ("not repeatable", 10)
+    assert all(bool(each.isfinite().all()) for each in one.model.parameters())
+    assert {int(each["step"]) for each in one.optimizer.state.values()} == {10}
+
+
 def test_a_run_of_the_decoder():
     case = pw.case("tiny", batch_size=1, seq_len=8, device="cpu")
     assert debug_case(case, n_steps=6, snapshot_every=4).outcome == "finite"

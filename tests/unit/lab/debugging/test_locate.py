@@ -11,7 +11,7 @@ def fault_in(step, model, batch=None):
     state = TrainingState(model, None)
     with located(state, batch) as locator:
         loss = step()
-    return fault_of(locator, 0, loss, state)
+    return fault_of(locator, 0, {"the loss": loss, **state.tensors()})
 
 
 class Counted(nn.Module):
@@ -65,6 +65,24 @@ def test_gradients_of_an_embedding_that_are_sparse():
         loss = (0 * model(torch.tensor([1, 4]))).sqrt().sum()
         loss.backward()
         optimizer.step()
-    found = fault_of(locator, 0, loss, state)
+    found = fault_of(locator, 0, state.tensors())
     assert (found.phase, found.derivative_of) == ("backward", "SqrtBackward0")
     assert found.reached == "parameter weight"
+
+
+def test_a_loss_that_the_host_reads():
+    class Divided(nn.Module):
+        def forward(self, x):
+            return (x / 0).sum()
+
+    model = nn.ModuleDict({"divided": Divided()})
+    fine = torch.ones(3)
+
+    def step():
+        total = fine.sum().item()
+        total += model["divided"](fine).item()
+        return total + torch.tensor(2.0).log().item()
+
+    found = fault_in(step, model)
+    assert (found.operator, found.module) == ("aten.div.Tensor", "divided")
+    assert found.reached == "the loss"
