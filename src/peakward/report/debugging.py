@@ -66,7 +66,7 @@ def _first(found: Hunt) -> list[Leaf | Panel]:
     if found.replayed_bitwise is False and found.outcome == "found":
         blocks.append(
             Note(
-                text="The replay gives other losses than the run in their last digits, and fails as it did."
+                text="The replay gives other losses than the run, and a value turns non-finite in it too."
             )
         )
     blocks.append(Facts(facts=tuple(_facts(found))))

@@ -157,13 +157,14 @@ def _rate(optimizer: torch.optim.Optimizer, changed: Callable[[float], float]) -
 
 def _clipped(state: TrainingState) -> Fix:
     def apply() -> Undo:
-        assert state.optimizer is not None
-        parameters = list(state.model.parameters())
+        optimizer = state.optimizer
+        assert optimizer is not None
 
         def before(*_: object) -> None:
-            torch.nn.utils.clip_grad_norm_(parameters, LARGEST_NORM)
+            stepped = [each for group in optimizer.param_groups for each in group["params"]]
+            torch.nn.utils.clip_grad_norm_(stepped, LARGEST_NORM)
 
-        return state.optimizer.register_step_pre_hook(before).remove
+        return optimizer.register_step_pre_hook(before).remove
 
     code = f"torch.nn.utils.clip_grad_norm_(model.parameters(), {LARGEST_NORM:g})  # before optimizer.step()"
     return Fix("clip gradients", f"to a norm of {LARGEST_NORM:g}", code, apply)

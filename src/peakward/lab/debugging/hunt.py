@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from peakward.lab.debugging import fixes
-from peakward.lab.debugging.locate import fault_of, located
+from peakward.lab.debugging.locate import UNKNOWN, fault_of, located
 from peakward.lab.debugging.losses import Losses, same
 from peakward.lab.debugging.replay import Seen, learning_rate
 from peakward.lab.debugging.snapshot import Snapshot, Snapshots, TrainingState
@@ -127,6 +127,8 @@ def _looked_into(run: "_Run", snapshot: Snapshot, told: Callable[..., Hunt]) -> 
             "the value"
         )
         return told("not reproduced", reason=reason, steps=tuple(seen.steps), **found)
+    if fault.operator == UNKNOWN:
+        return told("not repeatable", reason=_unknown(fault), **found)
     modules = seen.modules(fault.module)
     steps = (*run.earlier(snapshot), *seen.steps)
     cause = run.asked.cause(fault, steps, modules)
@@ -206,8 +208,8 @@ class _Run:
             return (
                 "two replays agree with each other and not with the run: the step reads something that "
                 "changes from call to call and is no part of model, optimizer, random states or batch (a "
-                "counter, a file, a loader inside of the step). Give a loader as batches=, and objects with "
-                "a state_dict as stateful="
+                "counter, a file, a loader inside of the step). Give a loader as batches=, the optimizer, "
+                "and objects with a state_dict as stateful="
             )
         return (
             "two replays disagree: the step draws random numbers from a generator of its own without a seed, "
@@ -316,6 +318,15 @@ class _Run:
         if self._source is None:
             return self.asked.step()
         return self.asked.step(self._batches[n])
+
+
+def _unknown(fault: Fault) -> str:
+    where = "" if fault.source is None else f" ({fault.source})"
+    return (
+        f"step {fault.step} reads a tensor{where} that was not finite before it and is no part of model, "
+        "optimizer, stateful or batch: give the optimizer, and what else holds a state; mend it where it is "
+        "a constant"
+    )
 
 
 def _told(error: Exception) -> str:

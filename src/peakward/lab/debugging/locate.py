@@ -25,6 +25,8 @@ from peakward.records.debugging import Channel, Fault, TensorSummary
 
 UNWRITTEN = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_")
 """Operators whose output nobody has written."""
+UNKNOWN = "a constant"
+"""The name of a tensor from before the step that is no part of what was given."""
 AXES_LOOKED_AT = 4
 MOST_ROWS = 2**24
 """Values of an input up to which its rows are looked at one by one."""
@@ -118,7 +120,7 @@ class Locator(TorchDispatchMode):
         return known.origin
 
     def _from_outside(self, tensor: Tensor) -> Origin:
-        name = self._names.get(_address(tensor), "a constant")
+        name = self._names.get(_address(tensor), UNKNOWN)
         place = self._places.now()
         if _address(tensor) in self._unwritten:
             name, (_, place) = (
@@ -135,7 +137,7 @@ class Locator(TorchDispatchMode):
             channel=channel(tensor),
             exact_magnitude=None,
             masked_rows=0,
-            was_asked_for=name == "a constant" and not bool(torch.isnan(tensor).any()),
+            was_asked_for=name == UNKNOWN and not bool(torch.isnan(tensor).any()),
         )
 
     def _look(

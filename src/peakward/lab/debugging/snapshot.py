@@ -49,10 +49,22 @@ class TrainingState:
             if is_followed(each) and not is_finite(each)
         }
 
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The model's by their names, and those that the optimizer alone holds, such as masters in fp32."""
+        groups = [] if self.optimizer is None else self.optimizer.param_groups
+        held = [each for group in groups for each in group["params"]]
+        named = dict(self.model.named_parameters())
+        of_model = set(named.values())
+        return named | {
+            f"number {n} of the optimizer": each
+            for n, each in enumerate(held)
+            if each not in of_model
+        }
+
     def tensors(self) -> dict[str, Tensor]:
         """The parameters, buffers and tensors of the optimizer that a good state has finite, by a name that
         says what each is."""
-        named = {f"parameter {name}": each for name, each in self.model.named_parameters()}
+        named = {f"parameter {name}": each for name, each in self.parameters().items()}
         buffers = {
             f"buffer {name}": each
             for name, each in self.model.named_buffers()
@@ -63,10 +75,10 @@ class TrainingState:
     def _moments(self) -> dict[str, Tensor]:
         if self.optimizer is None:
             return {}
-        names: dict[Tensor, str] = {each: name for name, each in self.model.named_parameters()}
+        names: dict[Tensor, str] = {each: name for name, each in self.parameters().items()}
         return {
-            f"state {key} of {names.get(parameter, 'a parameter of no name')}": value
-            for parameter, state in self.optimizer.state.items()
+            f"state {key} of {names.get(parameter, f'entry {n}')}": value
+            for n, (parameter, state) in enumerate(self.optimizer.state.items())
             for key, value in state.items()
             if isinstance(value, Tensor)
         }
@@ -93,10 +105,10 @@ class Snapshot:
     def __init__(self, state: TrainingState, step: int) -> None:
         self.step = step
         self._state = state
-        self._model = {name: _kept(each) for name, each in _own(state.model).items()}
+        self._model = {name: _kept(each) for name, each in _own(state).items()}
         self._gradients = {
             name: _kept(each.grad)
-            for name, each in state.model.named_parameters()
+            for name, each in state.parameters().items()
             if each.grad is not None
         }
         self._optimizer = None if state.optimizer is None else _deep(state.optimizer.state_dict())
@@ -115,12 +127,12 @@ class Snapshot:
         were."""
         state = self._state
         with torch.no_grad():
-            for name, each in _own(state.model).items():
+            for name, each in _own(state).items():
                 if name in self._model:
                     each.copy_(self._model[name])
                 else:  # The state of a forward pass that was given since.
                     each.zero_()
-        for name, parameter in state.model.named_parameters():
+        for name, parameter in state.parameters().items():
             gradient = self._gradients.get(name)
             parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
         if state.optimizer is not None and self._optimizer is not None:
@@ -159,12 +171,12 @@ class Snapshot:
         return place
 
 
-def _own(model: nn.Module) -> dict[str, Tensor]:
+def _own(state: TrainingState) -> dict[str, Tensor]:
     """Parameters and buffers, also those that no state_dict holds, and states of forward passes."""
     return {
-        **{f"p {name}": each.detach() for name, each in model.named_parameters()},
-        **{f"b {name}": each.detach() for name, each in model.named_buffers()},
-        **{f"f {place}": each for place, each in enumerate(states(model))},
+        **{f"p {name}": each.detach() for name, each in state.parameters().items()},
+        **{f"b {name}": each.detach() for name, each in state.model.named_buffers()},
+        **{f"f {place}": each for place, each in enumerate(states(state.model))},
     }
 
 

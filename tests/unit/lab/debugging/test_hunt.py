@@ -12,6 +12,8 @@ import peakward as pw
 from peakward.api.debugging import debug_case
 from peakward.records.errors import PeakwardError
 
+from .conftest import Run
+
 FAULT_AT = 23
 
 
@@ -504,6 +506,50 @@ def test_a_loss_that_is_a_number_is_located(run, batches):
     found = pw.debug(step, model=one.model, batches=batches())
     assert (found.outcome, found.fault.operator) == ("found", "aten.div.Tensor")
     assert (found.fault.module, found.fault.reached) == ("norm", "the loss")
+
+
+class Masters(Run):
+    """A model in bf16 whose parameters are copies of those in fp32, which the optimizer alone holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.model.bfloat16()
+        self.model.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.masters = [each.detach().float() for each in self.model.parameters()]
+        self.optimizer = torch.optim.AdamW(self.masters, lr=1e-2)
+
+    def __call__(self, ids):
+        self.model.zero_grad()
+        self.model.calls += 1
+        loss = self.loss(self.model(ids).float(), ids) / (self.model.calls <= FAULT_AT)
+        loss.backward()
+        with torch.no_grad():
+            for mine, each in zip(self.masters, self.model.parameters(), strict=True):
+                mine.grad = each.grad.float()
+            self.optimizer.step()
+            for mine, each in zip(self.masters, self.model.parameters(), strict=True):
+                each.copy_(mine)
+        return loss.detach()
+
+
+def test_parameters_that_the_optimizer_alone_holds_are_put_back(batches):
+    torch.manual_seed(0)
+    one = Masters()
+    found = debugged(one, batches())
+    assert (found.fault.operator, found.fault.step) == ("aten.div.Tensor", FAULT_AT)
+    assert (found.snapshot_step, found.replayed_bitwise) == (10, True)
+    for mine, each in zip(one.masters, one.model.parameters(), strict=True):
+        assert torch.equal(mine.bfloat16(), each)
+
+
+def test_a_state_that_was_not_given_is_asked_for(batches):
+    torch.manual_seed(0)
+    one = Masters()
+    found = pw.debug(one, model=one.model, batches=batches(), n_steps=40, snapshot_every=10)
+    assert (found.outcome, found.fault) == ("not repeatable", None)
+    assert "is no part of model, optimizer, stateful or batch" in found.reason
+    assert "give the optimizer, and what else holds a state" in found.reason
+    assert "self.optimizer.step()" in found.reason
 
 
 def test_a_fault_that_is_not_located_leaves_the_good_state(run, batches):
