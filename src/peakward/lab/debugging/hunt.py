@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from peakward.lab.debugging import fixes
-from peakward.lab.debugging.locate import UNKNOWN, fault_of, located
+from peakward.lab.debugging.locate import UNKNOWN, Locator, fault_of, located
 from peakward.lab.debugging.losses import Losses, same
 from peakward.lab.debugging.replay import Seen, learning_rate
-from peakward.lab.debugging.snapshot import Snapshot, Snapshots, TrainingState
+from peakward.lab.debugging.snapshot import GRADIENT, Snapshot, Snapshots, TrainingState
+from peakward.lab.debugging.values import is_finite
 from peakward.records.debugging import (
     Cause,
     Fault,
@@ -117,9 +118,14 @@ def _looked_into(run: "_Run", snapshot: Snapshot, told: Callable[..., Hunt]) -> 
     if first.failed is None:
         outcome: Outcome = "not reproduced" if first.is_bitwise else "not repeatable"
         return told(outcome, reason=run.why_not(snapshot, first), **found)
-    seen = Seen(run.asked.state)
-    run.looked_at(snapshot, first.failed, seen)
+    seen = run.looked_at(snapshot, first.failed)
     fault = run.located(first.failed)
+    if fault is not None and fault.operator.startswith(GRADIENT):  # Of an earlier micro-step.
+        began = run.began_in_gradients(snapshot, first.failed)
+        if began is None:
+            return told("not repeatable", reason=_in_snapshot(fault, snapshot), **found)
+        seen = run.looked_at(snapshot, began)
+        fault = run.located_in_gradients(began)
     if fault is None:
         reason = (
             f"step {first.failed} turned non-finite again as it was run, and not in eager mode operator by "
@@ -132,8 +138,8 @@ def _looked_into(run: "_Run", snapshot: Snapshot, told: Callable[..., Hunt]) -> 
     modules = seen.modules(fault.module)
     steps = (*run.earlier(snapshot), *seen.steps)
     cause = run.asked.cause(fault, steps, modules)
-    tried = run.tried(snapshot, fault, cause, steps)
-    with_batch_before = run.with_batch_before(snapshot, first.failed)
+    tried = run.tried(snapshot, first.failed, fault, cause, steps)
+    with_batch_before = run.with_batch_before(snapshot, fault)
     return told(
         "found",
         fault=fault,
@@ -217,20 +223,43 @@ class _Run:
             "torch.use_deterministic_algorithms(True)"
         )
 
-    def looked_at(self, snapshot: Snapshot, failed: int, seen: Seen) -> None:
+    def looked_at(self, snapshot: Snapshot, failed: int) -> Seen:
         """Repeat the steps before the failing one eagerly, with figures of each. Leaves the state before
         it."""
+        seen = Seen(self.asked.state)
         with _eager(), seen.looking():
             for n in self._from(snapshot, failed):
                 seen.begin()
                 seen.end(n, _number(self._step(n)))
+        return seen
 
     def located(self, failed: int) -> Fault | None:
         """The operator of the failing step; the state must be that before it."""
-        state = self.asked.state
-        with located(state, self._batches.get(failed)) as locator:
-            loss = self._step(failed)
-        return fault_of(locator, failed, {"the loss": loss, **state.tensors()})
+        locator, loss = self._operators(failed)
+        return fault_of(locator, failed, {"the loss": loss, **self.asked.state.tensors()})
+
+    def located_in_gradients(self, step: int) -> Fault | None:
+        """The operator of a step that leaves gradients which are not finite; as `located`."""
+        locator, _ = self._operators(step)
+        return fault_of(locator, step, self.asked.state.gradients())
+
+    def _operators(self, step: int) -> tuple[Locator, object]:
+        with located(self.asked.state, self._batches.get(step)) as locator:
+            loss = self._step(step)
+        return locator, loss
+
+    def began_in_gradients(self, snapshot: Snapshot, failed: int) -> int | None:
+        """The last step before the failing one that begins with finite gradients; None where there is none
+        since the snapshot."""
+        began = None
+        for n in self._from(snapshot, failed):
+            if self._gradients_are_finite():
+                began = n
+            self._step(n)
+        return began
+
+    def _gradients_are_finite(self) -> bool:
+        return all(map(is_finite, self.asked.state.gradients().values()))
 
     def earlier(self, snapshot: Snapshot) -> tuple[StepSeen, ...]:
         """The last steps before the snapshot, as they were watched."""
@@ -240,36 +269,48 @@ class _Run:
             for n in range(max(0, snapshot.step - N_EARLIER), snapshot.step)
         )
 
-    def with_batch_before(self, snapshot: Snapshot, failed: int) -> bool | None:
-        """Whether the failing step stays finite on the batch of the step before."""
-        if failed - 1 not in self._batches:
+    def with_batch_before(self, snapshot: Snapshot, fault: Fault) -> bool | None:
+        """Whether the step of the fault stays finite on the batch of the step before."""
+        if fault.step - 1 not in self._batches:
             return None
-        for n in self._from(snapshot, failed):
+        for n in self._from(snapshot, fault.step):
             self._step(n)
-        loss = _number(self._step(failed - 1))
+        loss = _number(self._step(fault.step - 1))
+        if fault.reached.startswith(GRADIENT) and not self._gradients_are_finite():
+            return False
         return _is_finite(loss) and self.asked.state.is_finite()
 
     def tried(
-        self, snapshot: Snapshot, fault: Fault, cause: Cause, steps: Sequence[StepSeen]
+        self,
+        snapshot: Snapshot,
+        failed: int,
+        fault: Fault,
+        cause: Cause,
+        steps: Sequence[StepSeen],
     ) -> tuple[Trial, ...]:
-        """Changes, each from the snapshot on; until one passes, and at most so many. A batch is left out only
-        where another follows it: no step would tell whether that helps."""
+        """Changes, each from the snapshot to some steps behind the failing one; until one passes, and at most
+        so many. A batch is left out only where another follows it: no step would tell whether that helps."""
         trials: list[Trial] = []
         for fix in fixes.candidates(fault, cause, self.asked.state, steps)[:MOST_TRIALS]:
             if fix.skips and (self._source is None or not self._has(fault.step + 1)):
                 continue
-            trials.append(self._trial(snapshot, fault.step, fix))
+            kept = [
+                n
+                for n in range(snapshot.step, failed + 1 + STEPS_BEYOND)
+                if not (fix.skips and n == fault.step)
+            ]
+            trials.append(self._trial(snapshot, kept, fix))
             if trials[-1].passes:
                 break
         return tuple(trials)
 
-    def _trial(self, snapshot: Snapshot, failed: int, fix: fixes.Fix) -> Trial:
+    def _trial(self, snapshot: Snapshot, steps: Sequence[int], fix: fixes.Fix) -> Trial:
         losses: list[float | None] = []
         error = None
         snapshot.restore()  # Before the change: what it sets may be part of the state.
         with fixes.applied(fix):
             try:
-                passes = self._stays_finite(snapshot.step, failed, fix, losses)
+                passes = self._stays_finite(steps, losses)
             except Exception as raised:  # noqa: BLE001  The step is the user's.
                 passes, error = False, _told(raised)
         return Trial(
@@ -282,13 +323,9 @@ class _Run:
             error=error,
         )
 
-    def _stays_finite(
-        self, begin: int, failed: int, fix: fixes.Fix, losses: list[float | None]
-    ) -> bool:
-        """Run on to some steps behind the failing one; adds the loss of each."""
-        for n in range(begin, failed + 1 + STEPS_BEYOND):
-            if fix.skips and n == failed:
-                continue
+    def _stays_finite(self, steps: Sequence[int], losses: list[float | None]) -> bool:
+        """Run these steps, or as many as have batches and stay finite; adds the loss of each."""
+        for n in steps:
             if not self._has(n):
                 break
             losses.append(_number(self._step(n)))
@@ -326,6 +363,13 @@ def _unknown(fault: Fault) -> str:
         f"step {fault.step} reads a tensor{where} that was not finite before it and is no part of model, "
         "optimizer, stateful or batch: give the optimizer, and what else holds a state; mend it where it is "
         "a constant"
+    )
+
+
+def _in_snapshot(fault: Fault, snapshot: Snapshot) -> str:
+    return (
+        f"the {fault.operator} is added to from step to step and was not finite at step {snapshot.step}, "
+        "where the oldest snapshot is: take them less often, so that one lies before"
     )
 
 

@@ -59,13 +59,15 @@ class Locator(TorchDispatchMode):
 
     Args:
         places: follows the step through its modules.
-        named: tensors from before the step by name: those of the batch, parameters, moments.
+        named: tensors from before the step by name: those of the batch, parameters, moments, gradients.
     """
 
     def __init__(self, places: Places, named: dict[str, Tensor]) -> None:
         super().__init__()
         self._places = places
         self._names = {_address(each): name for name, each in named.items()}
+        # A step may free its gradients: the references keep their addresses from reuse.
+        self._held = [StorageWeakRef(plain(each).untyped_storage()) for each in named.values()]
         self._known: dict[int, _Known] = {}
         self._unwritten: dict[int, tuple[StorageWeakRef, Place]] = {}
         """Memory that was asked for and that no operator has written: a kernel of another maker may have."""
@@ -191,7 +193,7 @@ def located(state: TrainingState, batch: object) -> Iterator[Locator]:
     one operator."""
     places = Places(state.model)
     inputs = {f"batch {n}": each for n, each in enumerate(_followed(batch))}
-    locator = Locator(places, {**state.tensors(), **inputs})
+    locator = Locator(places, {**state.tensors(), **state.gradients(), **inputs})
     torch.compiler.set_stance("force_eager")
     try:
         with places.followed(state.optimizer), locator:

@@ -18,6 +18,9 @@ from peakward.kernels.ops.forwards import states
 from peakward.lab.debugging.values import is_finite, is_followed, wide
 from peakward.records.errors import PeakwardError
 
+GRADIENT = "gradient of "
+"""The beginning of a gradient's name."""
+
 
 class HasState(Protocol):
     """A scaler, a scheduler, or anything else that a step changes."""
@@ -71,6 +74,15 @@ class TrainingState:
             if name not in self._constants
         }
         return {**named, **buffers, **self._moments()}
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Those that are kept now, by names as those of `tensors`. A good state may have some that are not
+        finite, as behind a step that a GradScaler skipped."""
+        return {
+            f"{GRADIENT}{name}": each.grad
+            for name, each in self.parameters().items()
+            if each.grad is not None
+        }
 
     def _moments(self) -> dict[str, Tensor]:
         if self.optimizer is None:

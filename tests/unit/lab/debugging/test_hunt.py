@@ -12,33 +12,7 @@ import peakward as pw
 from peakward.api.debugging import debug_case
 from peakward.records.errors import PeakwardError
 
-from .conftest import Run
-
-FAULT_AT = 23
-
-
-def debugged(run, batches, *, n_steps=40, **options):
-    return pw.debug(
-        run,
-        model=run.model,
-        optimizer=run.optimizer,
-        batches=batches,
-        n_steps=n_steps,
-        snapshot_every=10,
-        check_every=5,
-        **options,
-    )
-
-
-class Within(nn.Module):
-    """A function of a module's output; of the given calls alone, where some are given."""
-
-    def __init__(self, inner, function):
-        super().__init__()
-        self.inner, self.function = inner, function
-
-    def forward(self, x):
-        return self.function(self.inner(x))
+from .conftest import FAULT_AT, Within, debugged
 
 
 class Scores(nn.Module):
@@ -348,33 +322,6 @@ def test_batches_that_end_end_the_run(run, batches):
         debugged(run(), [])
 
 
-def test_a_step_that_counts_by_itself_is_told_so(run, batches):
-    class Counts(run):
-        def before(self, ids):
-            if self.n_calls == FAULT_AT:
-                with torch.no_grad():
-                    self.model.head.bias[0] = math.nan
-
-    found = debugged(Counts(), batches())
-    assert found.outcome == "not reproduced" or found.outcome == "not repeatable"
-    assert found.fault is None
-    assert found.reason
-
-
-def test_a_step_that_draws_from_a_generator_of_its_own_is_told_so(run, batches):
-    generator = torch.Generator().manual_seed(3)
-
-    class Draws(run):
-        def loss(self, logits, ids):
-            noise = torch.randn(logits.shape, generator=generator)
-            factor = math.inf if self.n_calls == FAULT_AT else 1.0
-            return super().loss(logits + noise, ids) * factor
-
-    found = debugged(Draws(), batches())
-    assert found.outcome == "not repeatable"
-    assert "two replays disagree" in found.reason
-
-
 def test_a_skipped_step_of_a_scaler_is_no_fault(run, batches):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120, growth_interval=3)
 
@@ -475,95 +422,6 @@ def test_a_step_that_returns_several_values_is_refused(run, batches):
         PeakwardError, match=r"expected a step that returns its loss, got a tensor of shape"
     ):
         pw.debug(one.model, model=one.model, batches=batches())
-
-
-@pytest.mark.parametrize(
-    ("returned", "kind"),
-    [
-        (lambda loss: {"loss": loss}, "dict"),
-        (lambda loss: (loss, 1), "tuple"),
-        (lambda loss: loss.numpy(), "ndarray"),
-    ],
-)
-def test_a_step_that_returns_something_else_is_refused(returned, kind, run, batches):
-    one = run()
-    with pytest.raises(
-        PeakwardError, match=f"expected a step that returns its loss, .* got {kind}"
-    ):
-        pw.debug(lambda ids: returned(one(ids)), model=one.model, batches=batches())
-
-
-def test_a_loss_that_is_a_number_is_located(run, batches):
-    one = run()
-    one.model.norm = Within(one.model.norm, lambda x: x / 0)
-
-    def step(ids):
-        loss = one.loss(one.model(ids), ids)
-        if loss.isfinite():
-            loss.backward()
-        return loss.item()
-
-    found = pw.debug(step, model=one.model, batches=batches())
-    assert (found.outcome, found.fault.operator) == ("found", "aten.div.Tensor")
-    assert (found.fault.module, found.fault.reached) == ("norm", "the loss")
-
-
-class Masters(Run):
-    """A model in bf16 whose parameters are copies of those in fp32, which the optimizer alone holds."""
-
-    def __init__(self):
-        super().__init__()
-        self.model.bfloat16()
-        self.model.register_buffer("calls", torch.zeros((), dtype=torch.long))
-        self.masters = [each.detach().float() for each in self.model.parameters()]
-        self.optimizer = torch.optim.AdamW(self.masters, lr=1e-2)
-
-    def __call__(self, ids):
-        self.model.zero_grad()
-        self.model.calls += 1
-        loss = self.loss(self.model(ids).float(), ids) / (self.model.calls <= FAULT_AT)
-        loss.backward()
-        with torch.no_grad():
-            for mine, each in zip(self.masters, self.model.parameters(), strict=True):
-                mine.grad = each.grad.float()
-            self.optimizer.step()
-            for mine, each in zip(self.masters, self.model.parameters(), strict=True):
-                each.copy_(mine)
-        return loss.detach()
-
-
-def test_parameters_that_the_optimizer_alone_holds_are_put_back(batches):
-    torch.manual_seed(0)
-    one = Masters()
-    found = debugged(one, batches())
-    assert (found.fault.operator, found.fault.step) == ("aten.div.Tensor", FAULT_AT)
-    assert (found.snapshot_step, found.replayed_bitwise) == (10, True)
-    for mine, each in zip(one.masters, one.model.parameters(), strict=True):
-        assert torch.equal(mine.bfloat16(), each)
-
-
-def test_a_state_that_was_not_given_is_asked_for(batches):
-    torch.manual_seed(0)
-    one = Masters()
-    found = pw.debug(one, model=one.model, batches=batches(), n_steps=40, snapshot_every=10)
-    assert (found.outcome, found.fault) == ("not repeatable", None)
-    assert "is no part of model, optimizer, stateful or batch" in found.reason
-    assert "give the optimizer, and what else holds a state" in found.reason
-    assert "self.optimizer.step()" in found.reason
-
-
-def test_a_fault_that_is_not_located_leaves_the_good_state(run, batches):
-    class Overwritten(run):
-        def before(self, ids):
-            if self.n_calls == FAULT_AT:  # Of this process, not of the state: no replay repeats it.
-                with torch.no_grad():
-                    self.model.head.bias[0] = math.nan
-
-    one = Overwritten()
-    found = debugged(one, batches())
-    assert (found.outcome, found.snapshot_step) == ("not repeatable", 10)
-    assert all(bool(each.isfinite().all()) for each in one.model.parameters())
-    assert {int(each["step"]) for each in one.optimizer.state.values()} == {10}
 
 
 def test_a_run_of_the_decoder():
