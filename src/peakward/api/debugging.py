@@ -63,7 +63,8 @@ def debug(
 
     Raises:
         PeakwardError: no function, model or optimizer, an object without a state, a step that returns more
-            than a loss, batches that have none, or a folder that takes no snapshot.
+            than a loss, no batch, batches that are written over one another, or a folder that takes no
+            snapshot.
     """
     check.function(step, "step", "a function that runs one training step")
     called = str(getattr(step, "__qualname__", type(step).__name__))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from peakward.lab.debugging import fixes
+from peakward.lab.debugging.batches import Batches
 from peakward.lab.debugging.locate import UNKNOWN, Locator, fault_of, located
 from peakward.lab.debugging.losses import Losses, same
 from peakward.lab.debugging.replay import Seen, learning_rate
@@ -67,8 +68,8 @@ def hunt(asked: Asked, environment: Environment) -> Hunt:
     """Run the steps, or as many as stay finite.
 
     Raises:
-        PeakwardError: a step whose result is no loss, batches that end before the first step, or a disk that
-            takes no snapshot.
+        PeakwardError: a step whose result is no loss, batches that end before the first step or are written
+            over one another, or a disk that takes no snapshot.
     """
     run = _Run(asked)
     began = perf_counter()
@@ -160,15 +161,14 @@ class _Replay(NamedTuple):
 
 
 class _Run:
-    """The state of a hunt: what is run, and the batches since the oldest snapshot."""
+    """The state of a hunt: what is run, its losses, snapshots and batches."""
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
         self.losses = Losses(asked.check_every)
         self.snapshots = Snapshots(asked.state, folder=asked.folder)
         self.n_done = 0
-        self._source: Iterator[Any] | None = None if asked.batches is None else iter(asked.batches)
-        self._batches: dict[int, Any] = {}
+        self.batches = Batches(asked.batches)
         self._rates: list[float | None] = []
 
     def watched(self) -> bool:
@@ -177,8 +177,8 @@ class _Run:
         for n in range(self.asked.n_steps):
             if n % self.asked.snapshot_every == 0:
                 self.snapshots.take(n)
-                self._forget_batches(self.snapshots.kept[0].step)
-            if not self._has(n):
+                self.batches.forget(self.snapshots.kept[0].step)
+            if not self.batches.has(n):
                 break
             self._rates.append(learning_rate(self.asked.state.optimizer))
             self.losses.add(self._step(n))
@@ -197,7 +197,7 @@ class _Run:
         """Repeat the steps as they were run until one leaves a value that is not finite."""
         recorded, losses = self.losses.all(), []
         for n in self._from(snapshot, self.n_done):
-            losses.append(_number(self._step(n)))
+            losses.append(_number(self._repeated(n)))
             if not _is_finite(losses[-1]) or not self.asked.state.is_finite():
                 return _Replay(n, _agree(losses, recorded[snapshot.step :]), losses)
         return _Replay(None, _agree(losses, recorded[snapshot.step :]), losses)
@@ -230,7 +230,7 @@ class _Run:
         with _eager(), seen.looking():
             for n in self._from(snapshot, failed):
                 seen.begin()
-                seen.end(n, _number(self._step(n)))
+                seen.end(n, _number(self._repeated(n)))
         return seen
 
     def located(self, failed: int) -> Fault | None:
@@ -244,8 +244,8 @@ class _Run:
         return fault_of(locator, step, self.asked.state.gradients())
 
     def _operators(self, step: int) -> tuple[Locator, object]:
-        with located(self.asked.state, self._batches.get(step)) as locator:
-            loss = self._step(step)
+        with located(self.asked.state, self.batches.kept(step)) as locator:
+            loss = self._repeated(step)
         return locator, loss
 
     def began_in_gradients(self, snapshot: Snapshot, failed: int) -> int | None:
@@ -255,7 +255,7 @@ class _Run:
         for n in self._from(snapshot, failed):
             if self._gradients_are_finite():
                 began = n
-            self._step(n)
+            self._repeated(n)
         return began
 
     def _gradients_are_finite(self) -> bool:
@@ -271,10 +271,11 @@ class _Run:
 
     def with_batch_before(self, snapshot: Snapshot, fault: Fault) -> bool | None:
         """Whether the step of the fault stays finite on the batch of the step before."""
-        if fault.step - 1 not in self._batches:
+        if self.batches.kept(fault.step - 1) is None:
             return None
         for n in self._from(snapshot, fault.step):
-            self._step(n)
+            self._repeated(n)
+        self.batches.put_back_random(fault.step)
         loss = _number(self._step(fault.step - 1))
         if fault.reached.startswith(GRADIENT) and not self._gradients_are_finite():
             return False
@@ -292,7 +293,7 @@ class _Run:
         so many. A batch is left out only where another follows it: no step would tell whether that helps."""
         trials: list[Trial] = []
         for fix in fixes.candidates(fault, cause, self.asked.state, steps)[:MOST_TRIALS]:
-            if fix.skips and (self._source is None or not self._has(fault.step + 1)):
+            if fix.skips and (self.asked.batches is None or not self.batches.has(fault.step + 1)):
                 continue
             kept = [
                 n
@@ -326,9 +327,9 @@ class _Run:
     def _stays_finite(self, steps: Sequence[int], losses: list[float | None]) -> bool:
         """Run these steps, or as many as have batches and stay finite; adds the loss of each."""
         for n in steps:
-            if not self._has(n):
+            if not self.batches.has(n):
                 break
-            losses.append(_number(self._step(n)))
+            losses.append(_number(self._repeated(n)))
             if not _is_finite(losses[-1]) or not self.asked.state.is_finite():
                 return False
         return True
@@ -337,24 +338,13 @@ class _Run:
         snapshot.restore()
         yield from range(snapshot.step, until)
 
-    def _has(self, n: int) -> bool:
-        """Whether there is a batch for that step; it is read and kept."""
-        if self._source is None or n in self._batches:
-            return True
-        try:
-            self._batches[n] = next(self._source)
-        except StopIteration:
-            return False
-        return True
-
-    def _forget_batches(self, before: int) -> None:
-        for each in [each for each in self._batches if each < before]:
-            del self._batches[each]
-
     def _step(self, n: int) -> object:
-        if self._source is None:
-            return self.asked.step()
-        return self.asked.step(self._batches[n])
+        return self.asked.step(*self.batches.arguments(n))
+
+    def _repeated(self, n: int) -> object:
+        """The step as it was run: on its batch and its random numbers."""
+        self.batches.put_back_random(n)
+        return self._step(n)
 
 
 def _unknown(fault: Fault) -> str:

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from peakward.lab.debugging.modules import OUTSIDE, Place, Places
 from peakward.lab.debugging.snapshot import TrainingState
-from peakward.lab.debugging.values import is_finite, is_followed, plain
+from peakward.lab.debugging.values import is_finite, is_followed, plain, tensors_in
 from peakward.records.debugging import Channel, Fault, TensorSummary
 
 UNWRITTEN = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_")
@@ -192,7 +192,8 @@ def located(state: TrainingState, batch: object) -> Iterator[Locator]:
     """While it lasts, the operators of a step are looked at. The step runs eagerly: compiled code would be
     one operator."""
     places = Places(state.model)
-    inputs = {f"batch {n}": each for n, each in enumerate(_followed(batch))}
+    given = filter(is_followed, tensors_in(batch))
+    inputs = {f"batch {n}": each for n, each in enumerate(given)}
     locator = Locator(places, {**state.tensors(), **state.gradients(), **inputs})
     torch.compiler.set_stance("force_eager")
     try:

@@ -4,7 +4,7 @@ import copy
 import math
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
@@ -20,6 +20,8 @@ from peakward.records.errors import PeakwardError
 
 GRADIENT = "gradient of "
 """The beginning of a gradient's name."""
+GENERATORS = ("python", "numpy", "torch", "cuda")
+"""Those that a step may draw from, of the whole process; "cuda" means those of all GPUs."""
 
 
 class HasState(Protocol):
@@ -125,7 +127,7 @@ class Snapshot:
         }
         self._optimizer = None if state.optimizer is None else _deep(state.optimizer.state_dict())
         self._others = [_deep(each.state_dict()) for each in state.others]
-        self._random = _random_state()
+        self._random = random_state()
         self._flags = state.finite_flags()
         kept = [*self._model.values(), *self._gradients.values(), *tree_leaves(self._optimizer)]
         self.n_bytes = sum(_n_bytes(each) for each in kept if isinstance(each, Tensor))
@@ -151,7 +153,7 @@ class Snapshot:
             _load(state.optimizer, self._optimizer)
         for other, kept in zip(state.others, self._others, strict=True):
             other.load_state_dict(copy.deepcopy(kept))
-        _set_random(self._random)
+        set_random(self._random)
 
     def save(self, folder: Path) -> Path:
         """Write it as a file that `torch.load(…, weights_only=True)` reads: whole, or not at all.
@@ -228,23 +230,28 @@ def _load(optimizer: torch.optim.Optimizer, kept: dict[str, Any]) -> None:
                 optimizer.state[parameter][key] = value.clone().to(on)
 
 
-def _random_state() -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(),
-        "torch": torch.get_rng_state(),
+def random_state(names: Iterable[str] = GENERATORS) -> dict[str, Any]:
+    """The states of these generators; without "cuda" where no GPU is in use."""
+    take: dict[str, Callable[[], Any]] = {
+        "python": random.getstate,
+        "numpy": np.random.get_state,
+        "torch": torch.get_rng_state,
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        found["cuda"] = torch.cuda.get_rng_state_all()
-    return found
+        take["cuda"] = torch.cuda.get_rng_state_all
+    return {name: take[name]() for name in names if name in take}
 
 
-def _set_random(state: dict[str, Any]) -> None:
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    torch.set_rng_state(state["torch"])
-    if "cuda" in state:
-        torch.cuda.set_rng_state_all(state["cuda"])
+def set_random(state: dict[str, Any]) -> None:
+    """Set the generators that it has states of."""
+    put: dict[str, Callable[[Any], object]] = {
+        "python": random.setstate,
+        "numpy": np.random.set_state,
+        "torch": torch.set_rng_state,
+        "cuda": torch.cuda.set_rng_state_all,
+    }
+    for name, each in state.items():
+        put[name](each)
 
 
 class Snapshots:

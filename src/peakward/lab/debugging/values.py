@@ -1,15 +1,29 @@
 """The values of tensors of any kind, as real numbers in strided memory, and whether they are finite."""
 
 import math
+from collections.abc import Mapping
 from typing import TypeGuard
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 
 def is_followed(found: object) -> TypeGuard[Tensor]:
     """Whether it is a tensor whose values can be not finite."""
     return isinstance(found, Tensor) and (found.is_floating_point() or found.is_complex())
+
+
+def tensors_in(found: object) -> list[Tensor]:
+    """Every tensor in containers, and in the items or attributes of objects that torch knows not as such."""
+    tensors: list[Tensor] = []
+    for each in tree_leaves(found):
+        if isinstance(each, Tensor):
+            tensors.append(each)
+            continue
+        inside = dict(each) if isinstance(each, Mapping) else getattr(each, "__dict__", {})
+        tensors += [one for one in tree_leaves(dict(inside)) if isinstance(one, Tensor)]
+    return tensors
 
 
 def plain(tensor: Tensor) -> Tensor:

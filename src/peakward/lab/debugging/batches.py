@@ -1,0 +1,102 @@
+"""The batches of a watched run: kept as they were given, and given again with the random numbers that a step
+on them drew."""
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from peakward.lab.debugging.snapshot import random_state, set_random
+from peakward.lab.debugging.values import tensors_in
+from peakward.records.errors import PeakwardError
+
+LOOKED_BACK = 2
+"""Batches that a new one is expected not to write into: a loader may take turns between two buffers."""
+
+
+class Batches:
+    """The batches since the oldest snapshot, by the number of their step.
+
+    A loader that draws from the same generators as the step moves them between two steps, which a replay
+    without it does not. Which ones it moves is looked at once behind each snapshot, because NumPy takes 75 µs
+    to tell its state; of those, the state behind every batch is kept.
+
+    Args:
+        given: the loader; None where a step takes no batch.
+    """
+
+    def __init__(self, given: Iterable[Any] | None) -> None:
+        self._source: Iterator[Any] | None = None if given is None else iter(given)
+        self._kept: dict[int, Any] = {}
+        self._random: dict[int, dict[str, Any]] = {}
+        self._is_looked_at = True
+        self._moved: set[str] = set()
+
+    def has(self, n: int) -> bool:
+        """Whether there is a batch for that step, or it takes none; the batch is read and kept.
+
+        Raises:
+            PeakwardError: the loader writes a batch into the memory of an earlier one.
+        """
+        if self._source is None or n in self._kept:
+            return True
+        before = random_state() if self._is_looked_at else {}
+        recent = [self._kept.get(n - back) for back in range(1, LOOKED_BACK + 1)]
+        written = _times_written(recent)
+        try:
+            batch = next(self._source)
+        except StopIteration:
+            return False
+        if _times_written(recent) != written:
+            raise PeakwardError(
+                "expected batches that stay as they were given, got a loader that writes one into the memory "
+                "of another: a replay needs both. Give copies: batches=map(copy.deepcopy, loader)"
+            )
+        self._kept[n] = batch
+        self._moved |= {
+            name for name, now in random_state(before).items() if not _equal(before[name], now)
+        }
+        self._is_looked_at = False
+        self._random[n] = random_state(self._moved)
+        return True
+
+    def forget(self, before: int) -> None:
+        """Leave out those of earlier steps; call it where a snapshot was taken."""
+        self._kept = {n: each for n, each in self._kept.items() if n >= before}
+        self._random = {n: each for n, each in self._random.items() if n >= before}
+        self._is_looked_at = True
+
+    def kept(self, n: int) -> Any:
+        """The batch itself; None where there is none."""
+        return self._kept.get(n)
+
+    def arguments(self, n: int) -> tuple[Any, ...]:
+        """The arguments of the step: the batch, in containers of its own, so that a step may take it apart;
+        none where it takes none."""
+        if self._source is None:
+            return ()
+        return (tree_map(_apart, self._kept[n]),)
+
+    def put_back_random(self, n: int) -> None:
+        """Set the generators that the loader moves as they were where that step began."""
+        set_random(self._random.get(n, {}))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two states of one generator are the same: tuples of numbers and arrays, or tensors."""
+    pairs = zip(tree_leaves(one), tree_leaves(other), strict=True)
+    return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+
+
+def _apart(each: Any) -> Any:
+    """Objects that torch knows not as containers, such as a tokenizer's BatchEncoding, are copied too."""
+    is_object = hasattr(each, "__dict__") and not isinstance(each, Tensor)
+    return copy.copy(each) if is_object else each
+
+
+def _times_written(batches: list[Any]) -> list[int]:
+    """How often each tensor was written, as autograd counts it; inference mode counts not."""
+    return [each._version for each in tensors_in(batches) if not each.is_inference()]
