@@ -102,11 +102,9 @@ def hunt(asked: Asked, environment: Environment) -> Hunt:
 
 def _rewound(run: "_Run", told: Callable[..., Hunt]) -> Hunt:
     snapshot = run.snapshots.good()
-    if snapshot is None:
-        return told(
-            "not repeatable",
-            reason="every snapshot that is kept holds values that are not finite: take them more often",
-        )
+    if snapshot is None:  # The first one: no other is taken behind one that is not good.
+        run.snapshots.kept[0].restore()
+        return told("not repeatable", reason=_from_the_beginning(run.asked.state))
     try:
         return _looked_into(run, snapshot, told)
     finally:
@@ -172,10 +170,12 @@ class _Run:
         self._rates: list[float | None] = []
 
     def watched(self) -> bool:
-        """Run on until a loss is not finite, the steps are over, or the batches are. Returns whether a value
-        is not finite."""
+        """Run on until a loss or the newest snapshot is not finite, the steps are over, or the batches are.
+        Returns whether a value is not finite."""
         for n in range(self.asked.n_steps):
             if n % self.asked.snapshot_every == 0:
+                if not self.snapshots.are_good():
+                    return True
                 self.snapshots.take(n)
                 self.batches.forget(self.snapshots.kept[0].step)
             if not self.batches.has(n):
@@ -345,6 +345,11 @@ class _Run:
         """The step as it was run: on its batch and its random numbers."""
         self.batches.put_back_random(n)
         return self._step(n)
+
+
+def _from_the_beginning(state: TrainingState) -> str:
+    bad = next(name for name, each in state.tensors().items() if not is_finite(each))
+    return f"{bad} was not finite before the first step: begin from a state that is"
 
 
 def _unknown(fault: Fault) -> str:

@@ -128,12 +128,18 @@ class Snapshot:
         self._optimizer = None if state.optimizer is None else _deep(state.optimizer.state_dict())
         self._others = [_deep(each.state_dict()) for each in state.others]
         self._random = random_state()
-        self._flags = state.finite_flags()
+        flags = state.finite_flags()
+        self._flags = [_kept(each) for each in flags]
+        self._ready = [
+            _event(device) for device in {each.device for each in flags} if device.type == "cuda"
+        ]
         kept = [*self._model.values(), *self._gradients.values(), *tree_leaves(self._optimizer)]
         self.n_bytes = sum(_n_bytes(each) for each in kept if isinstance(each, Tensor))
 
     def was_finite(self) -> bool:
-        """Whether every value was; waits for the device."""
+        """Whether every value was; waits until that has been copied."""
+        for each in self._ready:
+            each.synchronize()
         return all(bool(each) for each in self._flags)
 
     def restore(self) -> None:
@@ -204,6 +210,14 @@ def _kept(tensor: Tensor) -> Tensor:
     return held.copy_(tensor.detach(), non_blocking=True)
 
 
+def _event(device: torch.device) -> torch.cuda.Event:
+    """A mark behind what the device has been given to do."""
+    with torch.cuda.device(device):
+        event = torch.cuda.Event()
+        event.record()
+    return event
+
+
 def _n_bytes(tensor: Tensor) -> int:
     if tensor.is_sparse:
         return tensor._indices().nbytes + tensor._values().nbytes
@@ -255,8 +269,8 @@ def set_random(state: dict[str, Any]) -> None:
 
 
 class Snapshots:
-    """The last two snapshots of a run: the newest may hold what is hunted, and behind the other one lie at
-    least as many steps as between two, which show what led to it.
+    """The last two snapshots of a run. The older one is good. The newer may hold what is hunted; behind the
+    older one lie at least as many steps as between two, which show what led to it.
 
     Args:
         folder: where each is written too; None keeps them in the host's memory alone.
@@ -266,6 +280,11 @@ class Snapshots:
         self._state, self._folder = state, folder
         self.kept: list[Snapshot] = []
         self.n_taken, self.spent_s = 0, 0.0
+
+    def are_good(self) -> bool:
+        """Whether the newest holds finite values alone; waits until it has been copied, not for the steps
+        behind it. If not, take no other: the older one would be lost."""
+        return all(each.was_finite() for each in self.kept[-1:])
 
     def take(self, step: int) -> None:
         """Take one behind `step` steps.
@@ -285,7 +304,7 @@ class Snapshots:
         self.spent_s += perf_counter() - began
 
     def good(self) -> Snapshot | None:
-        """The oldest that is kept and whose every value is finite; waits for the device."""
+        """The oldest that is kept and whose every value is finite, if there is one; waits for the device."""
         _wait()
         return next((each for each in self.kept if each.was_finite()), None)
 

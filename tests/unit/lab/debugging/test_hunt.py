@@ -149,6 +149,25 @@ def test_a_norm_of_no_variance_names_its_rows_and_passes_with_an_epsilon(run, ba
     assert one.model.norm.eps == 0.0, "a trial is taken back"
 
 
+def test_an_overflow_in_the_backward_pass_of_a_norm_is_no_lack_of_variance(run, batches):
+    class Scaled(run):
+        def loss(self, logits, ids):
+            return super().loss(logits.float(), ids) * 2**10
+
+    one = Scaled(optimizer=torch.optim.SGD)
+    with torch.no_grad():
+        for each in (one.model.embedding.weight, *(block.weight for block in one.model.blocks)):
+            each.mul_(1e-3)  # The norm multiplies gradients by one over the spread of its rows.
+        for block in one.model.blocks:
+            block.bias.zero_()
+        one.model.head.weight.mul_(20)
+    one.model.half()
+    found = debugged(one, batches(), n_steps=3)
+    assert found.fault.operator == "aten.native_layer_norm_backward.default"
+    assert found.fault.exact_magnitude > 65_504
+    assert found.cause.kind == "overflow"
+
+
 def test_a_rate_that_leaps(run, batches):
     one = run()
     schedule = Switched(one, 21, 1e36)

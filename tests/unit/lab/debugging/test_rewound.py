@@ -166,6 +166,53 @@ def test_a_gradient_from_before_the_snapshots_is_told(batches):
     assert "take them less often" in found.reason
 
 
+def test_a_row_that_no_loss_reads_for_long_is_found_at_a_snapshot(run, batches):
+    """Token 10 is seen in batch 13 alone; its row turns non-finite there and reaches no loss."""
+    one = run(optimizer=torch.optim.SGD)
+    given = [ids.clamp_max(9) for ids in batches(60)]
+    given[13][0, 0] = 10
+
+    class Root(nn.Module):
+        def forward(self, x):
+            return x + (x - x.detach()).square().sum(-1, keepdim=True).sqrt() * self.is_rare
+
+    root = Root()
+    one.model.blocks.insert(0, root)
+
+    def step(ids):
+        root.is_rare = (ids == 10).unsqueeze(-1).float()
+        one.optimizer.zero_grad()
+        loss = one.loss(one.model(ids), ids)
+        loss.backward()
+        row = one.model.embedding.weight.grad
+        row[:10] = row[:10].nan_to_num()
+        one.model.head.weight.grad.nan_to_num_()
+        one.optimizer.step()
+        return loss.detach()
+
+    found = pw.debug(
+        step,
+        model=one.model,
+        optimizer=one.optimizer,
+        batches=given,
+        n_steps=60,
+        snapshot_every=10,
+    )
+    assert (found.outcome, found.fault.step, found.snapshot_step) == ("found", 13, 10)
+    assert found.fault.reached == "parameter embedding.weight"
+    assert found.fault.derivative_of == "SqrtBackward0"
+    assert found.n_steps == 30
+
+
+def test_a_state_that_was_never_finite_is_told_so(run, batches):
+    one = run()
+    with torch.no_grad():
+        one.model.head.bias[3] = math.inf
+    found = debugged(one, batches())
+    assert found.outcome == "not repeatable"
+    assert found.reason.startswith("parameter head.bias was not finite before the first step")
+
+
 def test_a_fault_that_is_not_located_leaves_the_good_state(run, batches):
     class Overwritten(run):
         def before(self, ids):
