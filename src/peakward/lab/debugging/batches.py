@@ -2,6 +2,7 @@
 on them drew."""
 
 import copy
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -32,6 +33,7 @@ class Batches:
         self._source: Iterator[Any] | None = None if given is None else iter(given)
         self._kept: dict[int, Any] = {}
         self._random: dict[int, dict[str, Any]] = {}
+        self._recent: deque[list[Tensor]] = deque(maxlen=LOOKED_BACK)
         self._is_looked_at = True
         self._moved: set[str] = set()
 
@@ -44,18 +46,19 @@ class Batches:
         if self._source is None or n in self._kept:
             return True
         before = random_state() if self._is_looked_at else {}
-        recent = [self._kept.get(n - back) for back in range(1, LOOKED_BACK + 1)]
-        written = _times_written(recent)
+        written = self._times_written()
         try:
             batch = next(self._source)
         except StopIteration:
             return False
-        if _times_written(recent) != written:
+        if self._times_written() != written:
             raise PeakwardError(
                 "expected batches that stay as they were given, got a loader that writes one into the memory "
                 "of another: a replay needs both. Give copies: batches=map(copy.deepcopy, loader)"
             )
         self._kept[n] = batch
+        # Inference mode counts no writes.
+        self._recent.append([each for each in tensors_in(batch) if not each.is_inference()])
         self._moved |= {
             name for name, now in random_state(before).items() if not _equal(before[name], now)
         }
@@ -84,6 +87,10 @@ class Batches:
         """Set the generators that the loader moves as they were where that step began."""
         set_random(self._random.get(n, {}))
 
+    def _times_written(self) -> list[int]:
+        """The writes of autograd's count, of each tensor of the last batches."""
+        return [each._version for tensors in self._recent for each in tensors]
+
 
 def _equal(one: Any, other: Any) -> bool:
     """Whether two states of one generator are the same: tuples of numbers and arrays, or tensors."""
@@ -95,8 +102,3 @@ def _apart(each: Any) -> Any:
     """Objects that torch knows not as containers, such as a tokenizer's BatchEncoding, are copied too."""
     is_object = hasattr(each, "__dict__") and not isinstance(each, Tensor)
     return copy.copy(each) if is_object else each
-
-
-def _times_written(batches: list[Any]) -> list[int]:
-    """How often each tensor was written, as autograd counts it; inference mode counts not."""
-    return [each._version for each in tensors_in(batches) if not each.is_inference()]

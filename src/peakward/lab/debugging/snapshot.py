@@ -251,7 +251,7 @@ def random_state(names: Iterable[str] = GENERATORS) -> dict[str, Any]:
         "numpy": np.random.get_state,
         "torch": torch.get_rng_state,
     }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         take["cuda"] = torch.cuda.get_rng_state_all
     return {name: take[name]() for name in names if name in take}
 
