@@ -198,7 +198,7 @@ class _Run:
         recorded, losses = self.losses.all(), []
         for n in self._from(snapshot, self.n_done):
             losses.append(_number(self._repeated(n)))
-            if not _is_finite(losses[-1]) or not self.asked.state.is_finite():
+            if not _loss_is_finite(losses[-1]) or not self.asked.state.is_finite():
                 return _Replay(n, _agree(losses, recorded[snapshot.step :]), losses)
         return _Replay(None, _agree(losses, recorded[snapshot.step :]), losses)
 
@@ -279,7 +279,7 @@ class _Run:
         loss = _number(self._step(fault.step - 1))
         if fault.reached.startswith(GRADIENT) and not self._gradients_are_finite():
             return False
-        return _is_finite(loss) and self.asked.state.is_finite()
+        return _loss_is_finite(loss) and self.asked.state.is_finite()
 
     def tried(
         self,
@@ -330,7 +330,7 @@ class _Run:
             if not self.batches.has(n):
                 break
             losses.append(_number(self._repeated(n)))
-            if not _is_finite(losses[-1]) or not self.asked.state.is_finite():
+            if not _loss_is_finite(losses[-1]) or not self.asked.state.is_finite():
                 return False
         return True
 
@@ -382,7 +382,7 @@ def _number(loss: object) -> float | None:
     return float(loss) if isinstance(loss, Tensor | int | float) else None
 
 
-def _is_finite(loss: float | None) -> bool:
+def _loss_is_finite(loss: float | None) -> bool:
     return loss is None or math.isfinite(loss)
 
 
