@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from peakward.lab.debugging.snapshot import random_state, set_random
 from peakward.lab.debugging.values import tensors_in
@@ -81,7 +81,7 @@ class Batches:
         none where it takes none."""
         if self._source is None:
             return ()
-        return (tree_map(_apart, self._kept[n]),)
+        return (_apart(self._kept[n]),)
 
     def put_back_random(self, n: int) -> None:
         """Set the generators that the loader moves as they were where that step began."""
@@ -93,12 +93,19 @@ class Batches:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two states of one generator are the same: tuples of numbers and arrays, or tensors."""
-    pairs = zip(tree_leaves(one), tree_leaves(other), strict=True)
-    return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+    """Whether two states of one generator are the same: tensors, or tuples of numbers, tuples and arrays."""
+    if isinstance(one, Tensor):
+        return torch.equal(one, other)
+    return all(np.array_equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
 
 
 def _apart(each: Any) -> Any:
-    """Objects that torch knows not as containers, such as a tokenizer's BatchEncoding, are copied too."""
-    is_object = hasattr(each, "__dict__") and not isinstance(each, Tensor)
-    return copy.copy(each) if is_object else each
+    """The same tensors in containers of their own; other objects, such as a tokenizer's BatchEncoding, are
+    copied as far as their attributes."""
+    if isinstance(each, Tensor):
+        return each
+    if type(each) is dict:
+        return {name: _apart(inside) for name, inside in each.items()}
+    if type(each) in (list, tuple):
+        return type(each)(map(_apart, each))
+    return copy.copy(each) if isinstance(each, dict) or hasattr(each, "__dict__") else each

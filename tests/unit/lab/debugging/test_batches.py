@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import peakward as pw
 from peakward.lab.debugging.batches import Batches
+from peakward.lab.debugging.values import tensors_in
 from peakward.records.errors import PeakwardError
 
 from .conftest import N_TOKENS, debugged
@@ -95,3 +96,28 @@ def test_a_loader_that_writes_into_its_last_batch_is_refused(run, batches, n_buf
     with pytest.raises(PeakwardError, match="a loader that writes one into the memory of another"):
         debugged(run(), loader())
     assert debugged(run(), map(copy.deepcopy, loader())).outcome == "finite"
+
+
+def test_tensors_are_found_in_containers_and_objects():
+    class Pair:
+        def __init__(self, source, target):
+            self.source, self.rest = source, {"target": target, "name": "pair"}
+
+    Named = collections.namedtuple("Named", "one other")
+    given = [torch.tensor(float(n)) for n in range(6)]
+    batch = [given[0], Named(given[1], 3), {"a": (given[2],), "b": None}, Pair(*given[3:5])]
+    found = tensors_in((batch, Encoding(x=given[5])))
+    assert [id(each) for each in found] == [id(each) for each in given]
+
+
+def test_containers_are_copied_and_tensors_are_not():
+    inner = Encoding(x=torch.zeros(1))
+    batches = Batches([{"a": [torch.ones(1)], "b": (inner,)}])
+    assert batches.has(0)
+    (given,) = batches.arguments(0)
+    kept = batches.kept(0)
+    assert given["a"][0] is kept["a"][0]
+    given["a"].clear()
+    del given["b"][0]["x"]
+    assert len(kept["a"]) == 1
+    assert "x" in inner
