@@ -41,10 +41,10 @@ def debug(
     """Run a training loop under watch, and find where its first value that is not finite came from.
 
     The run goes on as it would: losses are read when they have arrived, and every so many steps the state is
-    copied to the host. When a loss is not finite, the state goes back to the last good copy, the steps are
-    replayed, and the first operator, module, channel and inputs are named with the likely cause; then
-    changes are tried from that state on. Afterwards model and optimizer are in the state of the last snapshot
-    that was finite; after a run that stayed finite, as the run left them.
+    copied to the host. When a loss or such a copy is not finite, the state goes back to the last good copy,
+    the steps are replayed, and the first operator, module, channel and inputs are named with the likely
+    cause; then changes are tried from that state on. Afterwards model and optimizer are in the state of that
+    copy; after a run that stayed finite, as the run left them.
 
     Args:
         step: one whole step: of a batch where there are batches, else of nothing. It returns the loss; a
@@ -63,7 +63,8 @@ def debug(
 
     Raises:
         PeakwardError: no function, model or optimizer, an object without a state, a step that returns more
-            than a loss, batches that have none, or a folder that takes no snapshot.
+            than a loss, no batch, batches that are written over one another, or a folder that takes no
+            snapshot.
     """
     check.function(step, "step", "a function that runs one training step")
     called = str(getattr(step, "__qualname__", type(step).__name__))

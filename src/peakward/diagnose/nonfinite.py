@@ -152,6 +152,8 @@ def _variance(
 ) -> Cause | None:
     if "norm" not in fault.module_type.lower() and _base(fault) not in NORMS[:-1]:
         return None
+    if _is_overflow(fault):  # The exact value is finite, so nothing was divided by 0.
+        return None
     given = next(iter(fault.inputs), None)
     flat = given is not None and (given.least_row_spread == 0 or given.n_zero > 0)
     if not flat and fault.derivative_of is None:

@@ -52,13 +52,14 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The operator that made a value that is not finite out of finite ones, the first one of those that
-    reached the loss, a parameter or the optimizer's state."""
+    reached the loss, a parameter, the optimizer's state, or a gradient that a later step uses."""
 
     step: int
     """Counted from 0."""
     phase: Phase
     reached: str
-    """The value's end: "the loss", "parameter head.weight", "state exp_avg of head.weight"."""
+    """The value's end: "the loss", "parameter head.weight", "state exp_avg of head.weight"; "gradient of
+    head.weight" where a later step uses the gradient."""
     operator: str
     """As torch names it: "aten.log.default"; in the phase "data" the tensor of the batch."""
     module: str
@@ -141,6 +142,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     last_loss: float | None
     code: str
     """The same in the user's program."""
+    error: str | None = None
+    """The error that the step raised with this change, which then does not pass."""
 
 
 class Watching(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -66,7 +66,7 @@ def _first(found: Hunt) -> list[Leaf | Panel]:
     if found.replayed_bitwise is False and found.outcome == "found":
         blocks.append(
             Note(
-                text="The replay gives other losses than the run in their last digits, and fails as it did."
+                text="The replay gives other losses than the run, and a value turns non-finite in it too."
             )
         )
     blocks.append(Facts(facts=tuple(_facts(found))))
@@ -81,6 +81,8 @@ def _passes(trial: Trial) -> str:
 
 
 def _trial(trial: Trial) -> str:
+    if trial.error is not None:
+        return printable(f"{trial.fix}, {trial.target}: the step raises {trial.error}.")
     became = "passes" if trial.passes else "fails again"
     return printable(f"{trial.fix}, {trial.target}: {became} ({_steps_of(trial.n_steps)}).")
 

@@ -4,11 +4,11 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from peakward.lab.debugging.snapshot import TrainingState
 from peakward.records.debugging import Cause, Fault, FixKind, StepSeen
@@ -157,48 +157,67 @@ def _rate(optimizer: torch.optim.Optimizer, changed: Callable[[float], float]) -
 
 def _clipped(state: TrainingState) -> Fix:
     def apply() -> Undo:
-        assert state.optimizer is not None
-        parameters = list(state.model.parameters())
+        optimizer = state.optimizer
+        assert optimizer is not None
 
         def before(*_: object) -> None:
-            torch.nn.utils.clip_grad_norm_(parameters, LARGEST_NORM)
+            stepped = [each for group in optimizer.param_groups for each in group["params"]]
+            torch.nn.utils.clip_grad_norm_(stepped, LARGEST_NORM)
 
-        return state.optimizer.register_step_pre_hook(before).remove
+        return optimizer.register_step_pre_hook(before).remove
 
     code = f"torch.nn.utils.clip_grad_norm_(model.parameters(), {LARGEST_NORM:g})  # before optimizer.step()"
     return Fix("clip gradients", f"to a norm of {LARGEST_NORM:g}", code, apply)
 
 
+class _Forward(nn.Module):
+    """A module's forward function without its hooks, which torch's functional_call would run again."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module, self._function = module, module.forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Arguments and result are the module's."""
+        return self._function(*args, **kwargs)
+
+
 def _in_fp32(module: nn.Module) -> Undo:
-    """Its forward pass on fp32 inputs, outside of autocast, and its output in the type that it had."""
-    inner = module.forward
-    held = {
-        name: each.dtype for name, each in module.named_parameters() if each.is_floating_point()
-    }
+    """Its forward pass on fp32 inputs and parameters, outside of autocast.
+
+    The output comes in the type of the first floating input, or parameter where no input is: what follows in
+    a model of half precision takes no other.
+    """
+    before = module.__dict__.get("forward")
+    inner = _Forward(module)
     kind = next(iter(module.parameters()), torch.zeros(())).device.type
 
     def forward(*args: Any, **kwargs: Any) -> Any:
+        held = dict(inner.named_parameters())
+        given = [*tree_leaves((args, kwargs)), *held.values()]
+        dtype = next((each.dtype for each in given if _is_float(each)), torch.float32)
         wide_args, wide_kwargs = tree_map(_wide, (args, kwargs))
+        wide = {name: _wide(each) for name, each in held.items()}
         with torch.autocast(kind, enabled=False):
-            if all(each == torch.float32 for each in held.values()):
-                return inner(*wide_args, **wide_kwargs)
-            wide = {name: _wide(each) for name, each in module.named_parameters()}
-            module.__dict__.pop("forward", None)
-            try:
-                return torch.func.functional_call(module, wide, wide_args, wide_kwargs)  # type: ignore[arg-type]
-            finally:
-                module.__dict__["forward"] = forward
+            out = torch.func.functional_call(inner, wide, wide_args, wide_kwargs)
+        return tree_map(lambda each: each.to(dtype) if _is_float(each) else each, out)
 
     module.__dict__["forward"] = forward
 
     def undo() -> None:
-        module.__dict__.pop("forward", None)
+        del module.__dict__["forward"]
+        if before is not None:
+            module.__dict__["forward"] = before
 
     return undo
 
 
-def _wide(each: object) -> object:
-    return each.float() if isinstance(each, Tensor) and each.is_floating_point() else each
+def _is_float(each: object) -> TypeGuard[Tensor]:
+    return isinstance(each, Tensor) and each.is_floating_point()
+
+
+def _wide(each: Any) -> Any:
+    return each.float() if _is_float(each) else each
 
 
 def _set(on: object, name: str, value: object) -> Undo:

@@ -7,7 +7,7 @@ a number.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,10 +20,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from peakward.lab.debugging.modules import OUTSIDE, Place, Places
 from peakward.lab.debugging.snapshot import TrainingState
+from peakward.lab.debugging.values import is_finite, is_followed, plain, tensors_in
 from peakward.records.debugging import Channel, Fault, TensorSummary
 
 UNWRITTEN = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_")
 """Operators whose output nobody has written."""
+UNKNOWN = "a constant"
+"""The name of a tensor from before the step that is no part of what was given."""
 AXES_LOOKED_AT = 4
 MOST_ROWS = 2**24
 """Values of an input up to which its rows are looked at one by one."""
@@ -56,16 +59,20 @@ class Locator(TorchDispatchMode):
 
     Args:
         places: follows the step through its modules.
-        named: tensors from before the step by name: those of the batch, parameters, moments.
+        named: tensors from before the step by name: those of the batch, parameters, moments, gradients.
     """
 
     def __init__(self, places: Places, named: dict[str, Tensor]) -> None:
         super().__init__()
         self._places = places
         self._names = {_address(each): name for name, each in named.items()}
+        # A step may free its gradients: the references keep their addresses from reuse.
+        self._held = [StorageWeakRef(plain(each).untyped_storage()) for each in named.values()]
         self._known: dict[int, _Known] = {}
         self._unwritten: dict[int, tuple[StorageWeakRef, Place]] = {}
         """Memory that was asked for and that no operator has written: a kernel of another maker may have."""
+        self.read: Origin | None = None
+        """The origin of the first value that the host read (`loss.item()`) and that was not finite."""
 
     def origin_of(self, tensor: Tensor) -> Origin | None:
         """Where the values of it that are not finite began; None where all are finite, or nobody saw it."""
@@ -85,19 +92,21 @@ class Locator(TorchDispatchMode):
         written = _written(func, args, kwargs)
         fresh = [each for each in written if _address(each) in self._unwritten]
         given = [
-            each for each in _floating((args, kwargs)) if all(each is not one for one in fresh)
+            each for each in _followed((args, kwargs)) if all(each is not one for one in fresh)
         ]
         before = [(each, self._of_input(each)) for each in given]
+        if func is torch.ops.aten._local_scalar_dense.default and self.read is None:
+            self.read = next((origin for _, origin in before if origin is not None), None)
         summaries = None
         if written and not any(origin for _, origin in before):
             summaries = (_inputs(func, args, kwargs), _exact(func, args, kwargs))
         out = func(*args, **kwargs)
         if func._schema.name.rpartition("::")[2] in UNWRITTEN:
-            for each in _floating(out):
-                memory = StorageWeakRef(each.untyped_storage())
+            for each in _followed(out):
+                memory = StorageWeakRef(plain(each).untyped_storage())
                 self._unwritten[memory.cdata] = (memory, self._places.now())
             return out
-        returned = [each for each in _floating(out) if all(each is not mine for mine in written)]
+        returned = [each for each in _followed(out) if all(each is not mine for mine in written)]
         for each in (*returned, *written):
             self._look(each, func, (args, kwargs), before, summaries)
         return out
@@ -105,15 +114,15 @@ class Locator(TorchDispatchMode):
     def _of_input(self, tensor: Tensor) -> Origin | None:
         known = self._known.get(_address(tensor))
         if known is None:
-            origin = self._from_outside(tensor) if not _is_finite(tensor) else None
+            origin = self._from_outside(tensor) if not is_finite(tensor) else None
             self._keep(tensor, origin)
             return origin
-        if known.origin is None or _is_finite(tensor):  # A view may leave those values out.
+        if known.origin is None or is_finite(tensor):  # A view may leave those values out.
             return None
         return known.origin
 
     def _from_outside(self, tensor: Tensor) -> Origin:
-        name = self._names.get(_address(tensor), "a constant")
+        name = self._names.get(_address(tensor), UNKNOWN)
         place = self._places.now()
         if _address(tensor) in self._unwritten:
             name, (_, place) = (
@@ -130,7 +139,7 @@ class Locator(TorchDispatchMode):
             channel=channel(tensor),
             exact_magnitude=None,
             masked_rows=0,
-            was_asked_for=name == "a constant" and not bool(torch.isnan(tensor).any()),
+            was_asked_for=name == UNKNOWN and not bool(torch.isnan(tensor).any()),
         )
 
     def _look(
@@ -141,7 +150,7 @@ class Locator(TorchDispatchMode):
         before: list[tuple[Tensor, Origin | None]],
         summaries: tuple[tuple[TensorSummary, ...], float | None] | None,
     ) -> None:
-        if _is_finite(out):
+        if is_finite(out):
             known = self._known.get(_address(out))
             if known is None or known.origin is None or _is_whole(out):
                 self._keep(out, None)
@@ -173,7 +182,7 @@ class Locator(TorchDispatchMode):
         )
 
     def _keep(self, tensor: Tensor, origin: Origin | None) -> None:
-        memory = StorageWeakRef(tensor.untyped_storage())
+        memory = StorageWeakRef(plain(tensor).untyped_storage())
         self._known[memory.cdata] = _Known(memory, origin)
         self._unwritten.pop(memory.cdata, None)
 
@@ -183,8 +192,9 @@ def located(state: TrainingState, batch: object) -> Iterator[Locator]:
     """While it lasts, the operators of a step are looked at. The step runs eagerly: compiled code would be
     one operator."""
     places = Places(state.model)
-    inputs = {f"batch {n}": each for n, each in enumerate(_floating(batch))}
-    locator = Locator(places, {**state.tensors(), **inputs})
+    given = filter(is_followed, tensors_in(batch))
+    inputs = {f"batch {n}": each for n, each in enumerate(given)}
+    locator = Locator(places, {**state.tensors(), **state.gradients(), **inputs})
     torch.compiler.set_stance("force_eager")
     try:
         with places.followed(state.optimizer), locator:
@@ -193,13 +203,14 @@ def located(state: TrainingState, batch: object) -> Iterator[Locator]:
         torch.compiler.set_stance("default")
 
 
-def fault_of(locator: Locator, step: int, loss: object, state: TrainingState) -> Fault | None:
-    """The origin of what reached the loss, else a parameter, else a tensor of the optimizer."""
-    ends = {"the loss": loss} if isinstance(loss, Tensor) else {}
-    for name, each in {**ends, **state.tensors()}.items():
-        if not each.is_floating_point() or bool(torch.isfinite(each).all()):
-            continue
-        found = locator.origin_of(each)
+def fault_of(locator: Locator, step: int, ends: Mapping[str, object]) -> Fault | None:
+    """The origin of the first end that is not finite and was followed.
+
+    Args:
+        ends: what a step leaves, tensors or numbers, by names that say what each is.
+    """
+    for name, each in ends.items():
+        found = _origin(locator, each)
         if found is not None:
             at = found.place
             return Fault(
@@ -220,22 +231,27 @@ def fault_of(locator: Locator, step: int, loss: object, state: TrainingState) ->
     return None
 
 
+def _origin(locator: Locator, end: object) -> Origin | None:
+    if isinstance(end, float) and not math.isfinite(end):
+        return locator.read
+    if not is_followed(end) or is_finite(end):
+        return None
+    return locator.origin_of(end)
+
+
 def summary(tensor: Tensor, role: str) -> TensorSummary:
     """The values of a tensor of any shape; waits for the device."""
-    values = tensor.detach().double().reshape(-1)
+    values = plain(tensor).double()
     finite = values[torch.isfinite(values)]
     some = finite.numel() > 0
-    rows = (
-        tensor.detach().double()
-        if tensor.ndim and 1 < tensor.shape[-1] <= tensor.numel() <= MOST_ROWS
-        else None
-    )
+    has_rows = values.ndim and 1 < values.shape[-1] <= values.numel() <= MOST_ROWS
+    rows = values if has_rows and not tensor.is_complex() else None
     spread = None if rows is None else float(rows.std(-1, correction=0).nan_to_num(math.inf).min())
     return TensorSummary(
         role=role,
         dtype=str(tensor.dtype).removeprefix("torch."),
         shape=tuple(tensor.shape),
-        n_nonfinite=values.numel() - finite.numel(),
+        n_nonfinite=int((~_finite_places(tensor)).sum()),
         lowest=float(finite.min()) if some else None,
         highest=float(finite.max()) if some else None,
         mean=float(finite.mean()) if some else None,
@@ -246,8 +262,10 @@ def summary(tensor: Tensor, role: str) -> TensorSummary:
 
 def channel(tensor: Tensor) -> Channel | None:
     """The index along one axis that holds the largest part of the values that are not finite; None where they
-    lie everywhere, or the tensor has no axis of several places."""
-    bad = ~torch.isfinite(tensor.detach())
+    lie everywhere, the tensor has no axis of several places, or is sparse."""
+    if tensor.is_sparse:
+        return None
+    bad = ~_finite_places(tensor)
     total = int(bad.sum())
     best: Channel | None = None
     for axis in range(max(0, tensor.ndim - AXES_LOOKED_AT), tensor.ndim):
@@ -270,7 +288,12 @@ def masked_rows(tensor: Tensor) -> int:
     """The number of rows along the last axis that hold nothing but negative infinity."""
     if not tensor.ndim:
         return 0
-    return int((tensor.detach() == -math.inf).all(-1).sum())
+    return int((plain(tensor) == -math.inf).all(-1).sum())
+
+
+def _finite_places(tensor: Tensor) -> Tensor:
+    """Booleans of the tensor's shape; of a sparse one those of what it stores."""
+    return torch.isfinite(tensor.detach()._values() if tensor.is_sparse else tensor.detach())
 
 
 def _exact(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
@@ -280,18 +303,24 @@ def _exact(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | 
     if draws or not func._schema.returns or kwargs.get("out") is not None:
         return None
     called = (args, {**kwargs, "dtype": torch.float64} if kwargs.get("dtype") else kwargs)
-    wide_args, wide_kwargs = tree_map(_widened, called)
+    wide_args, wide_kwargs = tree_map(_widened_copy, called)
     try:
         out = func(*wide_args, **wide_kwargs)
     except (RuntimeError, NotImplementedError, ValueError, TypeError):
         return None  # Kernels of one type alone.
-    found = [float(each.abs().max()) for each in _floating(out) if each.numel()]
+    found = [float(plain(each).abs().max()) for each in _followed(out) if each.numel()]
     largest = max(found, default=math.nan)
     return largest if math.isfinite(largest) else None
 
 
-def _widened(each: object) -> object:
-    return each.detach().double() if isinstance(each, Tensor) and each.is_floating_point() else each
+def _widened_copy(each: object) -> object:
+    """A copy of a tensor of any type: an operator that works in place must not reach the step's own."""
+    if not isinstance(each, Tensor):
+        return each
+    if not is_followed(each):
+        return each.detach().clone()
+    dtype = torch.complex128 if each.is_complex() else torch.float64
+    return each.detach().to(dtype, copy=True)
 
 
 def _inputs(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[TensorSummary, ...]:
@@ -300,7 +329,7 @@ def _inputs(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[T
     return tuple(
         summary(each, name)
         for name, value in called.items()
-        for each in _floating(value)[:1]
+        for each in _followed(value)[:1]
         if each.numel()
     )
 
@@ -310,28 +339,19 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
     found: list[Tensor] = []
     for n, each in enumerate(func._schema.arguments):
         if each.alias_info is not None and each.alias_info.is_write:
-            found += _floating(args[n] if n < len(args) else kwargs.get(each.name))
+            found += _followed(args[n] if n < len(args) else kwargs.get(each.name))
     return found
 
 
-def _floating(found: object) -> list[Tensor]:
-    return [
-        each for each in tree_leaves(found) if isinstance(each, Tensor) and each.is_floating_point()
-    ]
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    if not tensor.numel() or tensor.device.type == "meta":
-        return True
-    wide = tensor.detach().float() if tensor.element_size() == 1 else tensor.detach()
-    low, high = torch.aminmax(wide)
-    return math.isfinite(float(low)) and math.isfinite(float(high))
+def _followed(found: object) -> list[Tensor]:
+    return [each for each in tree_leaves(found) if is_followed(each)]
 
 
 def _is_whole(tensor: Tensor) -> bool:
-    return tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
+    values = plain(tensor)
+    return values.numel() * values.element_size() >= values.untyped_storage().nbytes()
 
 
 def _address(tensor: Tensor) -> int:
-    address: int = tensor.untyped_storage()._cdata
+    address: int = plain(tensor).untyped_storage()._cdata
     return address

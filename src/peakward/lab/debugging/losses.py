@@ -33,11 +33,16 @@ class Losses:
         self._first: int | None = None
 
     def add(self, loss: object) -> None:
-        """Keep what a step returned: a tensor of one value, a number, or anything else for none.
+        """Keep what a step returned: a tensor of one value, a number, or None for no loss.
 
         Raises:
-            PeakwardError: a tensor of several values.
+            PeakwardError: a tensor of several values, or anything else.
         """
+        if loss is not None and not isinstance(loss, Tensor | int | float):
+            raise PeakwardError(
+                "expected a step that returns its loss, as a tensor of one value or a number of Python, got "
+                f"{type(loss).__name__}: return loss.detach(), or nothing"
+            )
         if isinstance(loss, Tensor) and loss.numel() != 1:
             raise PeakwardError(
                 f"expected a step that returns its loss, got a tensor of shape {tuple(loss.shape)}: return "
@@ -47,8 +52,7 @@ class Losses:
             self._keep(loss.detach())
             return
         self._flush()
-        is_number = isinstance(loss, Tensor | int | float)
-        self.values.append(float(loss) if is_number else None)  # type: ignore[arg-type]
+        self.values.append(None if loss is None else float(loss))
 
     def first_nonfinite(self) -> int | None:
         """The first step whose loss is not finite, among those that have arrived; does not wait."""

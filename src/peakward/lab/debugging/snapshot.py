@@ -4,7 +4,7 @@ import copy
 import math
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
@@ -15,7 +15,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from peakward.kernels.ops.forwards import states
+from peakward.lab.debugging.values import is_finite, is_followed, wide
 from peakward.records.errors import PeakwardError
+
+GRADIENT = "gradient of "
+"""The beginning of a gradient's name."""
+GENERATORS = ("python", "numpy", "torch", "cuda")
+"""Those that a step may draw from, of the whole process; "cuda" means those of all GPUs."""
 
 
 class HasState(Protocol):
@@ -45,13 +51,25 @@ class TrainingState:
         self._constants = {
             name
             for name, each in model.named_buffers()
-            if each.is_floating_point() and not bool(_wide(each).isfinite().all())
+            if is_followed(each) and not is_finite(each)
+        }
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The model's by their names, and those that the optimizer alone holds, such as masters in fp32."""
+        groups = [] if self.optimizer is None else self.optimizer.param_groups
+        held = [each for group in groups for each in group["params"]]
+        named = dict(self.model.named_parameters())
+        of_model = set(named.values())
+        return named | {
+            f"number {n} of the optimizer": each
+            for n, each in enumerate(held)
+            if each not in of_model
         }
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters, buffers and tensors of the optimizer that a good state has finite, by a name that
         says what each is."""
-        named = {f"parameter {name}": each for name, each in self.model.named_parameters()}
+        named = {f"parameter {name}": each for name, each in self.parameters().items()}
         buffers = {
             f"buffer {name}": each
             for name, each in self.model.named_buffers()
@@ -59,13 +77,22 @@ class TrainingState:
         }
         return {**named, **buffers, **self._moments()}
 
+    def gradients(self) -> dict[str, Tensor]:
+        """Those that are kept now, by names as those of `tensors`. A good state may have some that are not
+        finite, as behind a step that a GradScaler skipped."""
+        return {
+            f"{GRADIENT}{name}": each.grad
+            for name, each in self.parameters().items()
+            if each.grad is not None
+        }
+
     def _moments(self) -> dict[str, Tensor]:
         if self.optimizer is None:
             return {}
-        names: dict[Tensor, str] = {each: name for name, each in self.model.named_parameters()}
+        names: dict[Tensor, str] = {each: name for name, each in self.parameters().items()}
         return {
-            f"state {key} of {names.get(parameter, 'a parameter of no name')}": value
-            for parameter, state in self.optimizer.state.items()
+            f"state {key} of {names.get(parameter, f'entry {n}')}": value
+            for n, (parameter, state) in enumerate(self.optimizer.state.items())
             for key, value in state.items()
             if isinstance(value, Tensor)
         }
@@ -74,9 +101,9 @@ class TrainingState:
         """One boolean for each device and type, where the tensors lie, without a wait for it."""
         groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         for each in self.tensors().values():
-            if each.is_floating_point() and each.numel():
-                wide = _wide(each)
-                groups.setdefault((wide.device, wide.dtype), []).append(wide)
+            if is_followed(each) and each.numel():
+                values = wide(each)
+                groups.setdefault((values.device, values.dtype), []).append(values)
         # The largest magnitude of each: one kernel reads many tensors, and NaN stays NaN.
         norms = [torch._foreach_norm(group, ord=math.inf) for group in groups.values()]
         return [torch.stack(list(each)).isfinite().all() for each in norms]
@@ -92,21 +119,27 @@ class Snapshot:
     def __init__(self, state: TrainingState, step: int) -> None:
         self.step = step
         self._state = state
-        self._model = {name: _kept(each) for name, each in _own(state.model).items()}
+        self._model = {name: _kept(each) for name, each in _own(state).items()}
         self._gradients = {
             name: _kept(each.grad)
-            for name, each in state.model.named_parameters()
+            for name, each in state.parameters().items()
             if each.grad is not None
         }
         self._optimizer = None if state.optimizer is None else _deep(state.optimizer.state_dict())
         self._others = [_deep(each.state_dict()) for each in state.others]
-        self._random = _random_state()
-        self._flags = state.finite_flags()
+        self._random = random_state()
+        flags = state.finite_flags()
+        self._flags = [_kept(each) for each in flags]
+        self._ready = [
+            _event(device) for device in {each.device for each in flags} if device.type == "cuda"
+        ]
         kept = [*self._model.values(), *self._gradients.values(), *tree_leaves(self._optimizer)]
         self.n_bytes = sum(_n_bytes(each) for each in kept if isinstance(each, Tensor))
 
     def was_finite(self) -> bool:
-        """Whether every value was; waits for the device."""
+        """Whether every value was; waits until that has been copied."""
+        for each in self._ready:
+            each.synchronize()
         return all(bool(each) for each in self._flags)
 
     def restore(self) -> None:
@@ -114,19 +147,19 @@ class Snapshot:
         were."""
         state = self._state
         with torch.no_grad():
-            for name, each in _own(state.model).items():
+            for name, each in _own(state).items():
                 if name in self._model:
                     each.copy_(self._model[name])
                 else:  # The state of a forward pass that was given since.
                     each.zero_()
-        for name, parameter in state.model.named_parameters():
+        for name, parameter in state.parameters().items():
             gradient = self._gradients.get(name)
             parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
         if state.optimizer is not None and self._optimizer is not None:
             _load(state.optimizer, self._optimizer)
         for other, kept in zip(state.others, self._others, strict=True):
             other.load_state_dict(copy.deepcopy(kept))
-        _set_random(self._random)
+        set_random(self._random)
 
     def save(self, folder: Path) -> Path:
         """Write it as a file that `torch.load(…, weights_only=True)` reads: whole, or not at all.
@@ -158,17 +191,12 @@ class Snapshot:
         return place
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    """In fp32 where an element has one byte: few operators take such types."""
-    return tensor.detach().float() if tensor.element_size() == 1 else tensor.detach()
-
-
-def _own(model: nn.Module) -> dict[str, Tensor]:
+def _own(state: TrainingState) -> dict[str, Tensor]:
     """Parameters and buffers, also those that no state_dict holds, and states of forward passes."""
     return {
-        **{f"p {name}": each.detach() for name, each in model.named_parameters()},
-        **{f"b {name}": each.detach() for name, each in model.named_buffers()},
-        **{f"f {place}": each for place, each in enumerate(states(model))},
+        **{f"p {name}": each.detach() for name, each in state.parameters().items()},
+        **{f"b {name}": each.detach() for name, each in state.model.named_buffers()},
+        **{f"f {place}": each for place, each in enumerate(states(state.model))},
     }
 
 
@@ -180,6 +208,14 @@ def _kept(tensor: Tensor) -> Tensor:
         return tensor.detach().clone()
     held = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return held.copy_(tensor.detach(), non_blocking=True)
+
+
+def _event(device: torch.device) -> torch.cuda.Event:
+    """A mark behind what the device has been given to do."""
+    with torch.cuda.device(device):
+        event = torch.cuda.Event()
+        event.record()
+    return event
 
 
 def _n_bytes(tensor: Tensor) -> int:
@@ -208,28 +244,33 @@ def _load(optimizer: torch.optim.Optimizer, kept: dict[str, Any]) -> None:
                 optimizer.state[parameter][key] = value.clone().to(on)
 
 
-def _random_state() -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(),
-        "torch": torch.get_rng_state(),
+def random_state(names: Iterable[str] = GENERATORS) -> dict[str, Any]:
+    """The states of these generators; without "cuda" where no GPU is in use."""
+    take: dict[str, Callable[[], Any]] = {
+        "python": random.getstate,
+        "numpy": np.random.get_state,
+        "torch": torch.get_rng_state,
     }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        found["cuda"] = torch.cuda.get_rng_state_all()
-    return found
+    if torch.cuda.is_initialized():
+        take["cuda"] = torch.cuda.get_rng_state_all
+    return {name: take[name]() for name in names if name in take}
 
 
-def _set_random(state: dict[str, Any]) -> None:
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    torch.set_rng_state(state["torch"])
-    if "cuda" in state:
-        torch.cuda.set_rng_state_all(state["cuda"])
+def set_random(state: dict[str, Any]) -> None:
+    """Set the generators that it has states of."""
+    put: dict[str, Callable[[Any], object]] = {
+        "python": random.setstate,
+        "numpy": np.random.set_state,
+        "torch": torch.set_rng_state,
+        "cuda": torch.cuda.set_rng_state_all,
+    }
+    for name, each in state.items():
+        put[name](each)
 
 
 class Snapshots:
-    """The last two snapshots of a run: the newest may hold what is hunted, and behind the other one lie at
-    least as many steps as between two, which show what led to it.
+    """The last two snapshots of a run. The older one is good. The newer may hold what is hunted; behind the
+    older one lie at least as many steps as between two, which show what led to it.
 
     Args:
         folder: where each is written too; None keeps them in the host's memory alone.
@@ -239,6 +280,11 @@ class Snapshots:
         self._state, self._folder = state, folder
         self.kept: list[Snapshot] = []
         self.n_taken, self.spent_s = 0, 0.0
+
+    def are_good(self) -> bool:
+        """Whether the newest holds finite values alone; waits until it has been copied, not for the steps
+        behind it. If not, take no other: the older one would be lost."""
+        return all(each.was_finite() for each in self.kept[-1:])
 
     def take(self, step: int) -> None:
         """Take one behind `step` steps.
@@ -258,7 +304,7 @@ class Snapshots:
         self.spent_s += perf_counter() - began
 
     def good(self) -> Snapshot | None:
-        """The oldest that is kept and whose every value is finite; waits for the device."""
+        """The oldest that is kept and whose every value is finite, if there is one; waits for the device."""
         _wait()
         return next((each for each in self.kept if each.was_finite()), None)
 

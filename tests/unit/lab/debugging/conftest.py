@@ -3,6 +3,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import peakward as pw
+
 WIDTH, N_TOKENS = 16, 11
 
 
@@ -63,3 +65,30 @@ class Run:
 def run():
     torch.manual_seed(0)
     return Run
+
+
+FAULT_AT = 23
+
+
+def debugged(run, batches, *, n_steps=40, **options):
+    return pw.debug(
+        run,
+        model=run.model,
+        optimizer=run.optimizer,
+        batches=batches,
+        n_steps=n_steps,
+        snapshot_every=10,
+        check_every=5,
+        **options,
+    )
+
+
+class Within(nn.Module):
+    """A function of a module's output; of the given calls alone, where some are given."""
+
+    def __init__(self, inner, function):
+        super().__init__()
+        self.inner, self.function = inner, function
+
+    def forward(self, x):
+        return self.function(self.inner(x))

@@ -12,31 +12,7 @@ import peakward as pw
 from peakward.api.debugging import debug_case
 from peakward.records.errors import PeakwardError
 
-FAULT_AT = 23
-
-
-def debugged(run, batches, *, n_steps=40, **options):
-    return pw.debug(
-        run,
-        model=run.model,
-        optimizer=run.optimizer,
-        batches=batches,
-        n_steps=n_steps,
-        snapshot_every=10,
-        check_every=5,
-        **options,
-    )
-
-
-class Within(nn.Module):
-    """A function of a module's output; of the given calls alone, where some are given."""
-
-    def __init__(self, inner, function):
-        super().__init__()
-        self.inner, self.function = inner, function
-
-    def forward(self, x):
-        return self.function(self.inner(x))
+from .conftest import FAULT_AT, Within, debugged
 
 
 class Scores(nn.Module):
@@ -87,6 +63,50 @@ def test_an_overflow_of_half_precision_scores(run, batches):
     assert "q @ q.transpose" in found.fault.source
 
 
+class Squares(nn.Module):
+    """The products of a projection with itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(16, 16)
+
+    def forward(self, x):
+        q = self.project(x) * 1000
+        return (q @ q.transpose(-2, -1)).softmax(-1) @ x
+
+
+def test_a_model_of_half_precision_is_tried_in_fp32_and_left_as_it_was(run, batches):
+    model = nn.Sequential(nn.Embedding(11, 16), Squares(), nn.Linear(16, 11)).half()
+    one = run(model, optimizer=torch.optim.SGD)
+    scores, calls = model[1], []
+    scores.register_forward_hook(lambda *_: calls.append("hook"))
+    inner = scores.forward
+
+    def set_on_it(x):
+        calls.append("forward")
+        return inner(x)
+
+    scores.forward = set_on_it
+    found = debugged(one, batches(), n_steps=3)
+    assert (found.fault.operator, found.fault.module) == ("aten.bmm.default", "1")
+    (tried,) = found.trials
+    assert (tried.fix, tried.target, tried.passes) == ("module in fp32", "1", True)
+    assert scores.forward is set_on_it
+    assert calls.count("hook") == calls.count("forward")
+
+
+def test_a_change_that_a_step_does_not_take_is_told_and_ends_nothing(run, batches):
+    one = run(optimizer=torch.optim.SGD)
+    one.model.embedding.sparse = True
+    one.model.blocks[0] = Within(one.model.blocks[0], lambda x: x / 0)
+    found = debugged(one, batches(), n_steps=3)
+    assert found.fault.operator == "aten.div.Tensor"
+    (clipped,) = [each for each in found.trials if each.fix == "clip gradients"]
+    assert not clipped.passes
+    assert clipped.error.startswith("NotImplementedError")  # torch clips no sparse gradient.
+    assert "the step raises NotImplementedError" in pw.markdown(found)
+
+
 def test_a_logarithm_of_zero(run, batches):
     class OfZero(run):
         def loss(self, logits, ids):
@@ -127,6 +147,25 @@ def test_a_norm_of_no_variance_names_its_rows_and_passes_with_an_epsilon(run, ba
     assert found.with_batch_before
     assert (found.trials[0].fix, found.trials[0].passes) == ("epsilon of norm", True)
     assert one.model.norm.eps == 0.0, "a trial is taken back"
+
+
+def test_an_overflow_in_the_backward_pass_of_a_norm_is_no_lack_of_variance(run, batches):
+    class Scaled(run):
+        def loss(self, logits, ids):
+            return super().loss(logits.float(), ids) * 2**10
+
+    one = Scaled(optimizer=torch.optim.SGD)
+    with torch.no_grad():
+        for each in (one.model.embedding.weight, *(block.weight for block in one.model.blocks)):
+            each.mul_(1e-3)  # The norm multiplies gradients by one over the spread of its rows.
+        for block in one.model.blocks:
+            block.bias.zero_()
+        one.model.head.weight.mul_(20)
+    one.model.half()
+    found = debugged(one, batches(), n_steps=3)
+    assert found.fault.operator == "aten.native_layer_norm_backward.default"
+    assert found.fault.exact_magnitude > 65_504
+    assert found.cause.kind == "overflow"
 
 
 def test_a_rate_that_leaps(run, batches):
@@ -300,33 +339,6 @@ def test_batches_that_end_end_the_run(run, batches):
     assert debugged(run(), batches(7)).n_steps == 7
     with pytest.raises(PeakwardError, match="expected batches for one step at least"):
         debugged(run(), [])
-
-
-def test_a_step_that_counts_by_itself_is_told_so(run, batches):
-    class Counts(run):
-        def before(self, ids):
-            if self.n_calls == FAULT_AT:
-                with torch.no_grad():
-                    self.model.head.bias[0] = math.nan
-
-    found = debugged(Counts(), batches())
-    assert found.outcome == "not reproduced" or found.outcome == "not repeatable"
-    assert found.fault is None
-    assert found.reason
-
-
-def test_a_step_that_draws_from_a_generator_of_its_own_is_told_so(run, batches):
-    generator = torch.Generator().manual_seed(3)
-
-    class Draws(run):
-        def loss(self, logits, ids):
-            noise = torch.randn(logits.shape, generator=generator)
-            factor = math.inf if self.n_calls == FAULT_AT else 1.0
-            return super().loss(logits + noise, ids) * factor
-
-    found = debugged(Draws(), batches())
-    assert found.outcome == "not repeatable"
-    assert "two replays disagree" in found.reason
 
 
 def test_a_skipped_step_of_a_scaler_is_no_fault(run, batches):

@@ -117,11 +117,15 @@ class TritonAdamW(torch.optim.Optimizer):
         that was stored.
 
         Raises:
-            ValueError: the state of an AdamW with amsgrad or maximize, which this has not, or of an Adam
-                that is not decoupled from its weight decay.
+            ValueError: the state of an AdamW with amsgrad or maximize, which this has not, of an Adam that is
+                not decoupled from its weight decay, of another optimiser, or of parameters of other shapes.
         """
         for group in state_dict["param_groups"]:
             _require_maths(group, "the state of an AdamW")
+        for mine, given in zip(self.param_groups, state_dict["param_groups"], strict=False):
+            for each, number in zip(mine["params"], given["params"], strict=False):
+                if state := state_dict["state"].get(number):
+                    _require_moments(state, each.shape)
         # torch would cast every tensor of a state to its parameter's type.
         super().load_state_dict({**state_dict, "state": {}})
         for group, given in zip(self.param_groups, state_dict["param_groups"], strict=True):
@@ -248,4 +252,20 @@ def _require_maths(group: dict[str, Any], what: str) -> None:
         if bool(group.get(name, value)) != value:
             raise ValueError(
                 f"{OP}: expected {what} with {name}={value}, got {not value}: take torch.optim.AdamW for it"
+            )
+
+
+def _require_moments(state: dict[str, Tensor], shape: torch.Size) -> None:
+    """The kernels take a moment's size from its parameter: a smaller one would be written beyond its end."""
+    for name in MOMENTS:
+        moment = state.get(name, state.get(name + _CODES))
+        if moment is None:
+            raise ValueError(
+                f"{OP}: expected the state of an AdamW with {name}, got one with {', '.join(state)}: make a "
+                "new optimiser, or load the state of an AdamW"
+            )
+        if moment.shape != shape:
+            raise ValueError(
+                f"{OP}: expected {name} of shape {tuple(shape)}, as its parameter, got "
+                f"{tuple(moment.shape)}: load the state of the same model, in the same order"
             )
