@@ -112,6 +112,22 @@ def test_a_step_trains_as_the_model_alone_does(optimized, tiny_gpt):
     assert next(iter(live.optimizer.state.values()))["step"] == 3
 
 
+def test_what_the_optimizer_trains_beside_the_model_gets_the_gradient_of_one_step(
+    optimized, tiny_gpt
+):
+    scale = torch.nn.Parameter(torch.ones(()))
+    found, live = optimized(
+        tiny_gpt.GPT().eval(), loss=lambda output, batch: scored(output * scale, batch)
+    )
+    live.optimizer.add_param_group({"params": [scale]})
+    for group in live.optimizer.param_groups:
+        group["lr"] = 0.0
+    found.step(BATCH)
+    once = scale.grad.clone()
+    found.step(BATCH)
+    assert torch.equal(scale.grad, once)
+
+
 def test_what_was_trained_in_less_precision_stays_and_is_told(optimized, tiny_gpt):
     found, _ = optimized(tiny_gpt.GPT(), "bf16")
     found.step(BATCH)
