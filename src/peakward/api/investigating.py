@@ -180,10 +180,12 @@ def investigation(
         PeakwardError: the case cannot run here, or a lever that was named cannot apply.
     """
     runnable((case,), here)
-    named = () if levers is None else allowed(levers_named(levers), case, here, sought)
+    named = () if levers is None else levers_named(levers)
     for each in named:
         if (reason := beside(each, case)) is not None:
             raise PeakwardError(f"expected levers that can apply here: {each.name} {reason}")
+    if levers is not None:
+        allowed(named, case, here, sought)
     return Investigation(
         case=case,
         levers=LEVERS if levers is None else named,
