@@ -345,9 +345,10 @@ def _run_module(
     from peakward.lab.measure.live_module import live_case
     from peakward.lab.models import data_parallel
     from peakward.lab.models.callers_compilation import CallersCompilation
-    from peakward.lab.models.given_module import expect_module, given
+    from peakward.lab.models.given_module import expect_live, expect_module, given
 
-    data_parallel.expect_alone(expect_module(module))
+    expect_live(expect_module(module), None)
+    data_parallel.expect_alone(module)
     wrapper = data_parallel.wrapper_of(module)
     compilation = CallersCompilation(data_parallel.inside(module))
     with compilation.off() as plain:

@@ -95,7 +95,9 @@ def _module(module: nn.Module) -> Restore:
     """Keeps a module's mode, and which tensors its parameters and buffers are; not their content."""
     training = module.training
     both: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-    tables = [(table, dict(table)) for table in both]
+    # A ScriptModule's tables are of C++, and nothing here puts another tensor into them.
+    scripted = isinstance(module, torch.jit.ScriptModule)
+    tables = [] if scripted else [(table, dict(table)) for table in both]
     needs_grad = [(each, each.requires_grad) for each in module.parameters(recurse=False)]
 
     def restore() -> None:

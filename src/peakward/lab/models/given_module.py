@@ -187,10 +187,11 @@ def _vocab_size(module: nn.Module) -> int:
 
 
 def expect_live(model: object, optimizer: object) -> None:
-    """Refuse what is neither a module nor an optimizer, where one is given.
+    """Refuse what is neither a module nor an optimizer, where one is given, and parameters that cannot be
+    stepped.
 
     Raises:
-        PeakwardError: it is another thing.
+        PeakwardError: it is another thing; or a parameter has no shape yet, or is an inference tensor.
     """
     if not isinstance(model, nn.Module | None):
         raise PeakwardError(
@@ -201,6 +202,17 @@ def expect_live(model: object, optimizer: object) -> None:
             f"expected a torch.optim.Optimizer for optimizer, got {quoted(optimizer)}: give the one that "
             "steps, or leave it out"
         )
+    for name, each in () if model is None else model.named_parameters():
+        if isinstance(each, nn.parameter.UninitializedParameter):
+            raise PeakwardError(
+                f"expected parameters with shapes, got {name} of a lazy module: call the model once on "
+                "a batch before"
+            )
+        if each.is_inference():
+            raise PeakwardError(
+                f"expected parameters that can be trained, got {name}, made under torch.inference_mode: "
+                "make the model outside of it"
+            )
 
 
 def expect_module(given: object) -> nn.Module:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from peakward.lab.models.given_module import given, repeated_blocks
+from peakward.lab.models.given_module import expect_live, given, repeated_blocks
 from peakward.records.errors import PeakwardError
 
 
@@ -71,6 +71,20 @@ def test_what_is_no_batch_or_loss_is_refused(batch, loss, line, tiny_gpt):
 def block(n_experts=0):
     experts = [nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(n_experts)]
     return nn.Sequential(nn.ModuleList(experts), nn.Linear(2, 2))
+
+
+def test_parameters_that_cannot_be_stepped_are_refused():
+    with torch.inference_mode():
+        of_inference = nn.Linear(2, 2)
+    for module, line in (
+        (
+            nn.Sequential(nn.LazyLinear(2)),
+            "expected parameters with shapes, got 0.weight of a lazy",
+        ),
+        (nn.Sequential(of_inference), "got 0.weight, made under torch.inference_mode"),
+    ):
+        with pytest.raises(PeakwardError, match=line):
+            expect_live(module, None)
 
 
 def test_the_longest_list_of_one_class():
