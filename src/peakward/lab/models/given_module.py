@@ -77,7 +77,12 @@ def given_as_is(made: object) -> GivenModule:
             f"expected a loss that is a function of the module's output, got {type(loss).__name__}"
         )
     if batch is None:
-        return GivenModule(module=module, loss=loss, vocab_size=_vocab_size(module))
+        return GivenModule(
+            module=module,
+            loss=loss,
+            vocab_size=_vocab_size(module),
+            keeps_buffers=keeps_buffers(module),
+        )
     args, kwargs = called_on(batch)
     if not any(isinstance(each, Tensor) for each in tree_leaves((args, kwargs))):
         raise PeakwardError(f"expected a batch that holds tensors, got {type(batch).__name__}")

@@ -73,6 +73,13 @@ def block(n_experts=0):
     return nn.Sequential(nn.ModuleList(experts), nn.Linear(2, 2))
 
 
+def test_a_model_of_transformers_keeps_its_buffers_with_a_batch_and_alone(tiny_gpt):
+    made = type("Made", (tiny_gpt.GPT,), {"__module__": "transformers.models.made"})()
+    assert given(made).keeps_buffers
+    assert given((made, torch.zeros(2, 8).long())).keeps_buffers
+    assert not given(tiny_gpt.GPT()).keeps_buffers
+
+
 def test_parameters_that_cannot_be_stepped_are_refused():
     with torch.inference_mode():
         of_inference = nn.Linear(2, 2)
