@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from peakward.lab.levers.in_place import Live
+from peakward.lab.measure import in_turns
 from peakward.lab.measure.live_module import live_case
 from peakward.lab.models.given_module import given
 from peakward.levers.catalogue import lever
@@ -42,8 +43,17 @@ class Slow(torch.nn.Module):
 def optimized(make_study):
     """optimized(model, *names, batch=): the handle of a model with these levers, and its `Live`."""
 
-    def make(model, *names, batch=None, example=BATCH, loss=scored, patience_s=0.0, left=None):
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    def make(
+        model,
+        *names,
+        batch=None,
+        example=BATCH,
+        loss=scored,
+        patience_s=0.0,
+        left=None,
+        make=torch.optim.AdamW,
+    ):
+        optimizer = make(model.parameters(), lr=1e-2)
         live = Live(model=model, optimizer=optimizer)
         case = live_case(given((model, example)), "train_step")
         stack = LeverStack(base=case, levers=tuple(map(lever, names)))
@@ -126,6 +136,31 @@ def test_what_the_optimizer_trains_beside_the_model_gets_the_gradient_of_one_ste
     once = scale.grad.clone()
     found.step(BATCH)
     assert torch.equal(scale.grad, once)
+
+
+def test_hooks_of_the_optimizer_are_off_in_the_proof_and_on_behind_it(
+    optimized, tiny_gpt, monkeypatch
+):
+    calls = []
+
+    def stepped_once(base, candidate, *_):
+        for arm in (base, candidate):
+            with arm() as step:
+                step()
+        raise RuntimeError("untimed")
+
+    monkeypatch.setattr(in_turns, "pairs_of_turns", stepped_once)
+
+    def hooked(parameters, lr):
+        optimizer = torch.optim.AdamW(parameters, lr=lr)
+        optimizer.register_step_post_hook(lambda *_: calls.append("stepped"))
+        return optimizer
+
+    found, _ = optimized(tiny_gpt.GPT(), "fused-optimizer", batch=BATCH, make=hooked)
+    assert calls == []
+    assert found.notes[0].startswith("Hooks around the optimizer's step were off")
+    found.step(BATCH)
+    assert calls == ["stepped"]
 
 
 def test_what_was_trained_in_less_precision_stays_and_is_told(optimized, tiny_gpt):
