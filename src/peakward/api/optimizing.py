@@ -153,6 +153,10 @@ def optimize(
         ),
     )
     study = on_copies(asked, taken, place)
+    if study.measurements and study.measurements[0].status == "crashed":
+        raise PeakwardError(
+            f"expected a model that can be stepped on the batch, got {study.measurements[0].reason}"
+        )
     stack = _stack(study, case)
     return Optimized(study, live, stack, loss=loss, batch=batch, aim=sought, until_s=ends_s)
 
@@ -197,6 +201,7 @@ def apply(
         expect_plain,
         given,
         keeps_buffers,
+        loss_on,
     )
 
     expect_live(expect_module(model), optimizer)
@@ -210,7 +215,7 @@ def apply(
                 "expected no batch for the study of a live step, got one: the step itself says what it "
                 "computes; leave it out"
             )
-        given((model, batch, loss))
+        given((model, batch, loss_on(loss, batch)))
     expect_model_of(base, study.measurements[0].n_parameters, model)
     fed = None if loader is None else _fed(stack, loader)
     live = Live(

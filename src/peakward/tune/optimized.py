@@ -296,7 +296,14 @@ class Optimized(Result):
 
 
 def _nothing(report: Study) -> str:
-    """Why no lever is at work: there is no better one, or the time was too short to know."""
+    """Why no lever is at work: the model alone gave no time, nothing is better, or the budget was too short
+    to know."""
+    baseline = next(iter(report.measurements), None)
+    if baseline is not None and baseline.status != "ok":
+        return (
+            f"The model without levers gave no time, so that none was tried: {baseline.status}: "
+            f"{baseline.reason}."
+        )
     left = report.unfinished
     names = () if left is None else (*left.unconfirmed, *left.levers)
     if not names:

@@ -109,6 +109,15 @@ def test_the_search_tells_that_adamw_stands_in_for_another_optimizer(monkeypatch
     assert of_sgd.case.configuration.optimizer == "adamw-fused"
 
 
+def test_a_model_whose_steps_crash_is_refused_with_the_reason(
+    monkeypatch, make_study, make_measurement
+):
+    crashed = make_measurement(status="crashed", reason="KeyError: 3")
+    monkeypatch.setattr(optimizing, "on_copies", lambda *_: make_study(crashed))
+    with pytest.raises(pw.PeakwardError, match="stepped on the batch, got KeyError: 3"):
+        pw.optimize(Waits(), BATCH, budget=5)
+
+
 class Wants(torch.nn.Module):
     """Its batch may lack an input, or be written to."""
 

@@ -51,14 +51,15 @@ def optimized(make_study):
         loss=scored,
         patience_s=0.0,
         left=None,
-        make=torch.optim.AdamW,
+        kind=torch.optim.AdamW,
+        study=None,
     ):
-        optimizer = make(model.parameters(), lr=1e-2)
+        optimizer = kind(model.parameters(), lr=1e-2)
         live = Live(model=model, optimizer=optimizer)
         case = live_case(given((model, example)), "train_step")
         stack = LeverStack(base=case, levers=tuple(map(lever, names)))
         found = Optimized(
-            msgspec.structs.replace(make_study(), unfinished=left),
+            msgspec.structs.replace(study or make_study(), unfinished=left),
             live,
             stack,
             loss=loss,
@@ -93,6 +94,17 @@ def test_levers_are_at_work_and_a_second_undo_does_nothing(optimized, tiny_gpt):
     assert (found.levers, found.configuration.precision) == ((), "fp32")
     torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
     assert not live.optimizer.param_groups[0]["fused"]
+
+
+def test_a_model_that_gave_no_time_is_told_with_its_reason(
+    optimized, tiny_gpt, make_study, make_measurement
+):
+    failed = make_measurement(status="invalid", reason="expected a finite loss, got nan")
+    left = Unfinished(budget_s=60.0, short_s=30.0, levers=("compile",), unconfirmed=())
+    found, _ = optimized(tiny_gpt.GPT(), left=left, study=make_study(failed))
+    assert "gave no time" in repr(found)
+    assert "invalid: expected a finite loss, got nan." in repr(found)
+    assert "budget" not in repr(found)
 
 
 def test_what_was_not_tried_in_time_is_not_called_worse(optimized, tiny_gpt):
@@ -156,7 +168,7 @@ def test_hooks_of_the_optimizer_are_off_in_the_proof_and_on_behind_it(
         optimizer.register_step_post_hook(lambda *_: calls.append("stepped"))
         return optimizer
 
-    found, _ = optimized(tiny_gpt.GPT(), "fused-optimizer", batch=BATCH, make=hooked)
+    found, _ = optimized(tiny_gpt.GPT(), "fused-optimizer", batch=BATCH, kind=hooked)
     assert calls == []
     assert found.notes[0].startswith("Hooks around the optimizer's step were off")
     found.step(BATCH)

@@ -76,6 +76,8 @@ def given_as_is(made: object) -> GivenModule:
         raise PeakwardError(
             f"expected a loss that is a function of the module's output, got {type(loss).__name__}"
         )
+    if loss is not None:
+        _expect_takes_output(loss)
     if batch is None:
         return GivenModule(
             module=module,
@@ -115,8 +117,18 @@ def parts_of(made: object) -> tuple[object, Any, Any]:
 
 
 def called_on(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments for a batch: a tensor, a sequence of positional or a mapping of named inputs."""
+    """The arguments for a batch: a tensor, a sequence of positional or a mapping of named inputs.
+
+    Raises:
+        PeakwardError: a mapping with a key that is no name.
+    """
     if isinstance(batch, Mapping):
+        for name in batch:
+            if not isinstance(name, str):
+                raise PeakwardError(
+                    f"expected a mapping of named inputs as the batch, got the key {quoted(name)}: name each "
+                    "as the forward pass does"
+                )
         return (), dict(batch)
     if isinstance(batch, Sequence) and not isinstance(batch, str):
         return tuple(batch), {}
@@ -164,6 +176,20 @@ def loss_on(loss: Callable[..., Tensor] | None, batch: Any) -> Loss | None:
     if loss is None or not _takes_batch(loss):
         return loss
     return functools.wraps(loss)(lambda output: loss(output, batch))
+
+
+def _expect_takes_output(loss: Callable[..., Tensor]) -> None:
+    try:
+        # What `loss_on` wraps takes the output alone.
+        wanted = inspect.signature(loss, follow_wrapped=False)
+    except ValueError:  # One written in C says nothing.
+        return
+    try:
+        wanted.bind(None)
+    except TypeError as error:
+        raise PeakwardError(
+            f"expected a loss that takes the module's output, got one of {wanted}: {error}"
+        ) from error
 
 
 def _takes_batch(loss: Callable[..., Tensor]) -> bool:

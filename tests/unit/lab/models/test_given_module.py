@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from peakward.lab.models.given_module import expect_live, given, repeated_blocks
+from peakward.lab.models.given_module import expect_live, given, loss_on, repeated_blocks
 from peakward.records.errors import PeakwardError
 
 
@@ -61,11 +61,27 @@ def test_what_is_no_plain_module_is_refused(factory, line, tiny_gpt):
             4,
             "expected a loss that is a function of the module's output, got int",
         ),
+        (
+            {1: torch.zeros(2, 3)},
+            None,
+            "expected a mapping of named inputs as the batch, got the key 1",
+        ),
+        (
+            torch.zeros(2, 3),
+            lambda output, batch, weights: output.mean(),
+            "expected a loss that takes the module's output, got one of .output, batch, weights.",
+        ),
     ],
 )
 def test_what_is_no_batch_or_loss_is_refused(batch, loss, line, tiny_gpt):
     with pytest.raises(PeakwardError, match=line):
         given((tiny_gpt.build(), batch, loss))
+
+
+def test_a_loss_may_take_the_batch_beside_the_output_or_tell_nothing(tiny_gpt):
+    batch = torch.zeros(2, 3)
+    for loss in (loss_on(lambda output, batch: output.mean(), batch), nn.MSELoss(), torch.mean):
+        assert given((tiny_gpt.build(), batch, loss)).loss is loss
 
 
 def block(n_experts=0):
