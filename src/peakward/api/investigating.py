@@ -180,10 +180,12 @@ def investigation(
         PeakwardError: the case cannot run here, or a lever that was named cannot apply.
     """
     runnable((case,), here)
-    named = () if levers is None else allowed(levers_named(levers), case, here, sought)
+    named = () if levers is None else levers_named(levers)
     for each in named:
         if (reason := beside(each, case)) is not None:
             raise PeakwardError(f"expected levers that can apply here: {each.name} {reason}")
+    if levers is not None:
+        allowed(named, case, here, sought)
     return Investigation(
         case=case,
         levers=LEVERS if levers is None else named,
@@ -343,9 +345,10 @@ def _run_module(
     from peakward.lab.measure.live_module import live_case
     from peakward.lab.models import data_parallel
     from peakward.lab.models.callers_compilation import CallersCompilation
-    from peakward.lab.models.given_module import expect_module, given
+    from peakward.lab.models.given_module import expect_live, expect_module, given
 
-    data_parallel.expect_alone(expect_module(module))
+    expect_live(expect_module(module), None)
+    data_parallel.expect_alone(module)
     wrapper = data_parallel.wrapper_of(module)
     compilation = CallersCompilation(data_parallel.inside(module))
     with compilation.off() as plain:

@@ -21,7 +21,7 @@ from peakward.api.machine import this_machine
 from peakward.api.session import DB
 from peakward.levers.catalogue import with_settings
 from peakward.levers.compile import told_of
-from peakward.levers.optimizer import form_of
+from peakward.levers.optimizer import form_of, is_adamw
 from peakward.records import check
 from peakward.records.case import Configuration, LeverCase, ModuleCase, ModulePass, StepCase
 from peakward.records.errors import PeakwardError, quoted
@@ -73,7 +73,8 @@ def optimize(
             (batch_size, seq_len, …). None: the loader's first.
         loss: of the model's output, or of the output and the batch; without it the output is the loss, or
             has it as `.loss`.
-        optimizer: the one that trains the model. Without it a step is forward and backward.
+        optimizer: the one that trains the model; of another class than torch's AdamW the proof in place alone
+            has it. Without it a step is forward and backward.
         loader: gives the batch where none is given; it is left as it was.
         levers: names to try; None tries all that can be applied in place.
         budget: about how long it may take: seconds, or text such as "90s" or "4m". None: as for `run`.
@@ -116,8 +117,10 @@ def optimize(
         taken = given((plain, batch, loss_on(loss, batch)))
     pass_: ModulePass = "forward_backward" if optimizer is None else "train_step"
     case = live_case(taken, pass_, compilation.scope)
+    stands_in = None if optimizer is None else _stands_in(optimizer)
     if optimizer is not None:
-        found = with_settings(case.configuration, {"optimizer": form_of(optimizer, case.device)})
+        form = form_of(optimizer, case.device) if stands_in is None else "adamw-fused"
+        found = with_settings(case.configuration, {"optimizer": form})
         case = msgspec.structs.replace(case, configuration=found)
     here = this_machine(case.device)
     allowed_s = seconds_of(budget_s, case.device)
@@ -143,9 +146,17 @@ def optimize(
     asked = msgspec.structs.replace(
         asked,
         called=None if wrapper else call_site("optimize", plain),
-        given=(*told_of(compilation.scope), *([data_parallel.NOTE] if wrapper else ())),
+        given=(
+            *told_of(compilation.scope),
+            *([data_parallel.NOTE] if wrapper else ()),
+            *([stands_in] if stands_in else ()),
+        ),
     )
     study = on_copies(asked, taken, place)
+    if study.measurements and study.measurements[0].status == "crashed":
+        raise PeakwardError(
+            f"expected a model that can be stepped on the batch, got {study.measurements[0].reason}"
+        )
     stack = _stack(study, case)
     return Optimized(study, live, stack, loss=loss, batch=batch, aim=sought, until_s=ends_s)
 
@@ -190,6 +201,7 @@ def apply(
         expect_plain,
         given,
         keeps_buffers,
+        loss_on,
     )
 
     expect_live(expect_module(model), optimizer)
@@ -203,7 +215,7 @@ def apply(
                 "expected no batch for the study of a live step, got one: the step itself says what it "
                 "computes; leave it out"
             )
-        given((model, batch, loss))
+        given((model, batch, loss_on(loss, batch)))
     expect_model_of(base, study.measurements[0].n_parameters, model)
     fed = None if loader is None else _fed(stack, loader)
     live = Live(
@@ -256,11 +268,28 @@ def _in_place(live: "Live", base: Configuration) -> Callable[[Lever, LeverCase],
     from peakward.lab.levers.in_place import obstacle
 
     known: dict[Configuration, str | None] = {}
+    kept = live.optimizer is None or is_adamw(live.optimizer)
+    not_adamw = None if kept else type(live.optimizer).__name__
 
     def told(lever: Lever, _base: LeverCase) -> str | None:
+        if not_adamw and "optimizer" in dict(lever.sets):
+            return f"is a form of torch's AdamW, got {not_adamw}: choose its form where it is made"
         changed = with_settings(base, dict(lever.sets))
         if changed not in known:
             known[changed] = obstacle(live, changed, base)
         return known[changed]
 
     return told
+
+
+def _stands_in(optimizer: "torch.optim.Optimizer") -> str | None:
+    """Says that AdamW stands in for another optimizer on the copies, where it does; None for AdamW itself.
+
+    It is the fused one: its passes over memory are the fewest, so that no finding is about an update that
+    is not theirs."""
+    if is_adamw(optimizer):
+        return None
+    return (
+        f"The search steps with a fused AdamW in the place of {type(optimizer).__name__}, whose time and "
+        "memory it does not know; only the proof in place has your optimizer."
+    )

@@ -14,6 +14,10 @@ from peakward.records.case import Configuration, DeviceType
 
 IMPORT = "import torch"
 _AUTOCAST = {"bf16-mixed": "bfloat16", "fp16-mixed": "float16", "fp8": "bfloat16"}
+_PARAMETERS_ALONE = (
+    "for parameter in model.parameters():  # Buffers stay in fp32: angles are computed from them.",
+    "    parameter.data = parameter.data.bfloat16()",
+)
 _CHECKPOINT = "from torch.utils.checkpoint import checkpoint"
 _SELECTIVE = "from peakward.lab.levers.compilation import selective"
 _METHOD = "from types import MethodType"
@@ -39,13 +43,19 @@ class InProgram(NamedTuple):
 
 
 def in_module(
-    best: Configuration, base: Configuration, device: DeviceType, blocks: str | None
+    best: Configuration,
+    base: Configuration,
+    device: DeviceType,
+    blocks: str | None,
+    *,
+    keeps_buffers: bool,
 ) -> InModule:
     """The settings of the best that differ from the base, but for the optimizer's and for attention that the
     module writes out.
 
     Args:
         blocks: an expression of `model` that gives its repeated blocks; None where it has none.
+        keeps_buffers: whether its buffers stay in fp32 under 16-bit parameters.
     """
     chosen, codes = _chosen(best, base), _codes(best, base)
     around = [code for code in codes.values() if code.around_step is not None]
@@ -58,7 +68,7 @@ def in_module(
             body += code.once
     precision = str(chosen.get("precision"))
     if precision == "bf16":
-        body.append("model.to(torch.bfloat16)")
+        body += _PARAMETERS_ALONE if keeps_buffers else ("model.to(torch.bfloat16)",)
     mode = str(chosen.get("checkpointing", "none"))
     recomputes = mode in ("every-block", "selective") and blocks is not None
     # Where a block is computed again, the model's own forward pass and what stands around it have ended.
@@ -95,7 +105,11 @@ def in_program(
     imports += [line for code in codes.values() for line in code.imports]
     lines = [*_global(chosen)]
     if chosen.get("precision") == "bf16":
-        lines.append("model.to(torch.bfloat16)")
+        lines += [
+            "model.to(torch.bfloat16)",
+            "# In its place for a model of transformers, whose buffers have to stay in fp32:",
+            *(f"# {line}" for line in _PARAMETERS_ALONE),
+        ]
     lines += [line for name, code in codes.items() if name != "optimizer" for line in code.once]
     if mode != "none":
         lines += _recomputing(mode, "blocks", ())

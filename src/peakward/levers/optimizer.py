@@ -155,6 +155,13 @@ def form_of(optimizer: "torch.optim.Optimizer", device: DeviceType) -> Optimizer
     return "adamw-foreach" if over_lists else "adamw-loop"
 
 
+def is_adamw(optimizer: "torch.optim.Optimizer") -> bool:
+    """Whether the optimizer is torch's AdamW, which this axis has forms of."""
+    import torch
+
+    return isinstance(optimizer, torch.optim.AdamW)
+
+
 def _places(optimizer: "torch.optim.Optimizer") -> list[dict[str, Any]]:
     """The defaults and every group; `load_state_dict` makes the groups anew."""
     return [optimizer.defaults, *optimizer.param_groups]

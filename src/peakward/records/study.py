@@ -119,6 +119,8 @@ class CallSite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     line: int
     blocks: str | None = None
     """An expression of `model` that gives its repeated blocks."""
+    keeps_buffers: bool = False
+    """Whether the model's buffers stay in fp32 under 16-bit parameters."""
     files: tuple[tuple[str, str], ...]
     """Paths of files below the working directory with digests of their content: of the call's, then of those
     that define the model."""

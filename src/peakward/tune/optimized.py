@@ -84,6 +84,7 @@ class Optimized(Result):
         if not stack.levers:
             self.notes = (_nothing(report),)
             return
+        self.notes = () if batch is None else _of_hooks(live)
         if live.compilation is not None:
             live.compilation.take_off()
         try:
@@ -256,22 +257,24 @@ class Optimized(Result):
         """Takes a step that compiles, and finds what is replaced, before the caller's first one; then
         everything is as before it."""
         from peakward.lab.levers.whole_step import WholeStep, copied
-        from peakward.lab.measure.snapshot import restored
+        from peakward.lab.measure.snapshot import restored, without_hooks
 
-        with restored(self._live.model, self._live.optimizer):
+        optimizer = self._live.optimizer
+        with restored(self._live.model, optimizer), without_hooks(optimizer):
             WholeStep(self._live, self._loss)(copied(batch))
 
     @contextmanager
     def _arm(self, case: LeverCase, batch: Any) -> Iterator["Callable[[], torch.Tensor]"]:
         """The step under a configuration, for a while; then everything is as before it."""
         from peakward.lab.levers.whole_step import copied
-        from peakward.lab.measure.snapshot import restored
+        from peakward.lab.measure.snapshot import restored, without_hooks
 
+        optimizer = self._live.optimizer
         plain = case == self._stack.base and self._live.compilation is None
         applied = None if plain else self._put(case)
         step = self._new_step(case.configuration)
         try:
-            with restored(self._live.model, self._live.optimizer):
+            with restored(self._live.model, optimizer), without_hooks(optimizer):
                 # On a copy, or a model that writes to its inputs would go on from what it wrote.
                 yield lambda: step(copied(batch))
         finally:
@@ -293,7 +296,14 @@ class Optimized(Result):
 
 
 def _nothing(report: Study) -> str:
-    """Why no lever is at work: there is no better one, or the time was too short to know."""
+    """Why no lever is at work: the model alone gave no time, nothing is better, or the budget was too short
+    to know."""
+    baseline = next(iter(report.measurements), None)
+    if baseline is not None and baseline.status != "ok":
+        return (
+            f"The model without levers gave no time, so that none was tried: {baseline.status}: "
+            f"{baseline.reason}."
+        )
     left = report.unfinished
     names = () if left is None else (*left.unconfirmed, *left.levers)
     if not names:
@@ -301,6 +311,18 @@ def _nothing(report: Study) -> str:
     return (
         f"The budget ended before {', '.join(names)} could be judged: the model is as it was. Give a larger "
         "budget, or fewer levers."
+    )
+
+
+def _of_hooks(live: "Live") -> tuple[str, ...]:
+    """Says that hooks of the optimizer are off in the proof, where it has any."""
+    from peakward.lab.measure.snapshot import has_hooks
+
+    if not has_hooks(live.optimizer):
+        return ()
+    return (
+        "Hooks around the optimizer's step were off while it was compared and timed in place, with the "
+        "levers and without: what one does elsewhere could not be put back. Their time is in neither.",
     )
 
 

@@ -144,7 +144,7 @@ def call_site(function: str, model: "torch.nn.Module | None") -> CallSite | None
         frame = frame.f_back
     if frame is None:
         return None
-    from peakward.lab.models.given_module import blocks_of, files_of
+    from peakward.lab.models.given_module import blocks_of, files_of, keeps_buffers
 
     place = Path(frame.f_code.co_filename).resolve()
     theirs = (place, *(() if model is None else map(Path, files_of(model))))
@@ -154,6 +154,7 @@ def call_site(function: str, model: "torch.nn.Module | None") -> CallSite | None
         function=function,
         line=frame.f_lineno,
         blocks=None if model is None else blocks_of(model),
+        keeps_buffers=model is not None and keeps_buffers(model),
         files=tuple(
             (_relative(path), _digest(path.read_bytes())) for path in dict.fromkeys(theirs)
         ),
@@ -165,7 +166,13 @@ def _at_call(site: CallSite, base: ModuleCase | StepCase, best: ModuleCase | Ste
     before = {Path(name).resolve(): Path(name).read_bytes() for name in _unchanged(site)}
     files, left = dict(before), list[str]()
     main = next(iter(files))
-    lines = in_module(best.configuration, base.configuration, best.device, site.blocks)
+    lines = in_module(
+        best.configuration,
+        base.configuration,
+        best.device,
+        site.blocks,
+        keeps_buffers=site.keeps_buffers,
+    )
     left += lines.left
     given = Lines(imports=lines.imports, body=lines.body, said=_said(base, best))
     if lines.body or site.function == "optimize":
@@ -240,7 +247,13 @@ def _edit(
 
 
 def _in_factory(source: Source, made: "Built", best: ModuleCase) -> Edited:
-    lines = in_module(best.configuration, AS_WRITTEN, best.device, made.blocks)
+    lines = in_module(
+        best.configuration,
+        AS_WRITTEN,
+        best.device,
+        made.blocks,
+        keeps_buffers=made.keeps_buffers,
+    )
     if not lines.body:
         return (), lines.left
     plain = msgspec.structs.replace(best, configuration=AS_WRITTEN)

@@ -9,6 +9,8 @@ import torch
 from torch.utils.data import DataLoader
 
 import peakward as pw
+from peakward.api import optimizing
+from peakward.levers.catalogue import lever
 from peakward.levers.optimizer import form_of
 
 
@@ -79,14 +81,41 @@ def test_the_best_is_found_applied_proved_and_taken_back(calibrated):
 @pytest.mark.parametrize(
     ("optimizer", "name", "said"),
     [
-        (torch.optim.SGD, "triton-optimizer", "needs cuda"),
-        (torch.optim.Adadelta, "fused-optimizer", "the argument fused"),
+        (torch.optim.AdamW, "triton-optimizer", "it is another optimizer"),
+        (torch.optim.SGD, "fused-optimizer", "a form of torch's AdamW, got SGD"),
     ],
 )
 def test_a_lever_that_the_optimizer_cannot_take_is_refused(optimizer, name, said, calibrated):
     model = Waits()
     with pytest.raises(pw.PeakwardError, match=said):
         pw.optimize(model, BATCH, optimizer=optimizer(model.parameters(), lr=1e-3), levers=(name,))
+
+
+def test_the_search_tells_that_adamw_stands_in_for_another_optimizer(monkeypatch, make_study):
+    asked = []
+    monkeypatch.setattr(
+        optimizing, "on_copies", lambda each, *_: asked.append(each) or make_study()
+    )
+    model = Waits()
+    for kind in (torch.optim.SGD, torch.optim.AdamW):
+        pw.optimize(model, BATCH, optimizer=kind(model.parameters(), lr=1e-3), budget=5)
+    of_sgd, of_adamw = asked
+    assert "in the place of SGD" in of_sgd.given[0]
+    assert of_adamw.given == ()
+    fused = lever("fused-optimizer")
+    assert "a form of torch's AdamW" in of_sgd.obstacle(fused, of_sgd.case)
+    assert of_adamw.obstacle(fused, of_adamw.case) is None
+    # Nothing is then found about the passes of an update that is not theirs.
+    assert of_sgd.case.configuration.optimizer == "adamw-fused"
+
+
+def test_a_model_whose_steps_crash_is_refused_with_the_reason(
+    monkeypatch, make_study, make_measurement
+):
+    crashed = make_measurement(status="crashed", reason="KeyError: 3")
+    monkeypatch.setattr(optimizing, "on_copies", lambda *_: make_study(crashed))
+    with pytest.raises(pw.PeakwardError, match="stepped on the batch, got KeyError: 3"):
+        pw.optimize(Waits(), BATCH, budget=5)
 
 
 class Wants(torch.nn.Module):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from peakward.lab.levers.in_place import Applied, Live
-from peakward.lab.models.given_module import given_as_is
+from peakward.lab.models.given_module import given_as_is, keeps_buffers
 from peakward.levers.in_code import in_module
 from peakward.patches.call import at_call
 from peakward.patches.factory import Lines, Place, first_line, in_factory
@@ -173,10 +173,10 @@ def place(source):
     raise AssertionError
 
 
-def patched(text, made, settings, blocks="model.blocks"):
+def patched(text, made, settings, blocks="model.blocks", *, keeps_buffers=False):
     source = Source("m.py", text)
     best = msgspec.structs.replace(AS_WRITTEN, **settings)
-    lines = in_module(best, AS_WRITTEN, "cpu", blocks)
+    lines = in_module(best, AS_WRITTEN, "cpu", blocks, keeps_buffers=keeps_buffers)
     given = Lines(imports=lines.imports, body=lines.body, said="Faster.")
     return source.edited(in_factory(source, place(source), made, given))
 
@@ -229,6 +229,37 @@ def test_so_do_other_settings_and_a_deep_copy(name):
         for each in changed.parameters():
             each.data.zero_()
         assert same(copied, model)
+    finally:
+        applied.undo()
+
+
+def test_buffers_of_a_model_of_transformers_stay_in_fp32():
+    """Rotary angles at long sequences are computed from one."""
+    of_transformers = """
+class OfTransformers(Model):
+    __module__ = "transformers.models.made"  # As a model of transformers has.
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("frequencies", 1 / torch.arange(1.0, 9))
+
+    def forward(self, x):
+        return super().forward(x * (1000 * self.frequencies).sin().to(x.dtype))
+
+
+def build():
+    return OfTransformers()
+"""
+    text = (HEAD + of_transformers).encode()
+    given, changed = (
+        module_of(text),
+        module_of(patched(text, "module", SETTINGS["bf16"], keeps_buffers=True)),
+    )
+    live = Live(model=given, keeps_buffers=keeps_buffers(given))
+    applied = Applied(live, msgspec.structs.replace(AS_WRITTEN, **SETTINGS["bf16"]))
+    try:
+        assert changed.frequencies.dtype == given.frequencies.dtype == torch.float32
+        assert same(changed, given)
     finally:
         applied.undo()
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from peakward.lab.levers.in_place import Live
+from peakward.lab.measure import in_turns
 from peakward.lab.measure.live_module import live_case
 from peakward.lab.models.given_module import given
 from peakward.levers.catalogue import lever
@@ -42,13 +43,23 @@ class Slow(torch.nn.Module):
 def optimized(make_study):
     """optimized(model, *names, batch=): the handle of a model with these levers, and its `Live`."""
 
-    def make(model, *names, batch=None, example=BATCH, loss=scored, patience_s=0.0, left=None):
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    def make(
+        model,
+        *names,
+        batch=None,
+        example=BATCH,
+        loss=scored,
+        patience_s=0.0,
+        left=None,
+        kind=torch.optim.AdamW,
+        study=None,
+    ):
+        optimizer = kind(model.parameters(), lr=1e-2)
         live = Live(model=model, optimizer=optimizer)
         case = live_case(given((model, example)), "train_step")
         stack = LeverStack(base=case, levers=tuple(map(lever, names)))
         found = Optimized(
-            msgspec.structs.replace(make_study(), unfinished=left),
+            msgspec.structs.replace(study or make_study(), unfinished=left),
             live,
             stack,
             loss=loss,
@@ -85,6 +96,17 @@ def test_levers_are_at_work_and_a_second_undo_does_nothing(optimized, tiny_gpt):
     assert not live.optimizer.param_groups[0]["fused"]
 
 
+def test_a_model_that_gave_no_time_is_told_with_its_reason(
+    optimized, tiny_gpt, make_study, make_measurement
+):
+    failed = make_measurement(status="invalid", reason="expected a finite loss, got nan")
+    left = Unfinished(budget_s=60.0, short_s=30.0, levers=("compile",), unconfirmed=())
+    found, _ = optimized(tiny_gpt.GPT(), left=left, study=make_study(failed))
+    assert "gave no time" in repr(found)
+    assert "invalid: expected a finite loss, got nan." in repr(found)
+    assert "budget" not in repr(found)
+
+
 def test_what_was_not_tried_in_time_is_not_called_worse(optimized, tiny_gpt):
     found, _ = optimized(tiny_gpt.GPT())
     assert "Nothing was found that is better" in repr(found)
@@ -110,6 +132,47 @@ def test_a_step_trains_as_the_model_alone_does(optimized, tiny_gpt):
     assert found.undo() == ()
     found.step(BATCH)
     assert next(iter(live.optimizer.state.values()))["step"] == 3
+
+
+def test_what_the_optimizer_trains_beside_the_model_gets_the_gradient_of_one_step(
+    optimized, tiny_gpt
+):
+    scale = torch.nn.Parameter(torch.ones(()))
+    found, live = optimized(
+        tiny_gpt.GPT().eval(), loss=lambda output, batch: scored(output * scale, batch)
+    )
+    live.optimizer.add_param_group({"params": [scale]})
+    for group in live.optimizer.param_groups:
+        group["lr"] = 0.0
+    found.step(BATCH)
+    once = scale.grad.clone()
+    found.step(BATCH)
+    assert torch.equal(scale.grad, once)
+
+
+def test_hooks_of_the_optimizer_are_off_in_the_proof_and_on_behind_it(
+    optimized, tiny_gpt, monkeypatch
+):
+    calls = []
+
+    def stepped_once(base, candidate, *_):
+        for arm in (base, candidate):
+            with arm() as step:
+                step()
+        raise RuntimeError("untimed")
+
+    monkeypatch.setattr(in_turns, "pairs_of_turns", stepped_once)
+
+    def hooked(parameters, lr):
+        optimizer = torch.optim.AdamW(parameters, lr=lr)
+        optimizer.register_step_post_hook(lambda *_: calls.append("stepped"))
+        return optimizer
+
+    found, _ = optimized(tiny_gpt.GPT(), "fused-optimizer", batch=BATCH, kind=hooked)
+    assert calls == []
+    assert found.notes[0].startswith("Hooks around the optimizer's step were off")
+    found.step(BATCH)
+    assert calls == ["stepped"]
 
 
 def test_what_was_trained_in_less_precision_stays_and_is_told(optimized, tiny_gpt):

@@ -4,15 +4,16 @@ Nothing is copied: parameters stay the objects that they were, so that optimizer
 and hooks which hold them go on. Each change returns its undo, and `Applied.undo` calls them in reverse.
 """
 
+import copy
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_map
 
 from peakward.kernels.ops.forwards import Around, Call, wrap_forward
 from peakward.lab.levers import module_levers, precision
@@ -178,20 +179,32 @@ def _in_autocast(device: DeviceType, dtype: torch.dtype) -> Around:
 
     Without autocast's cache of cast weights: a CUDA graph may not keep it.
     """
-    widened = (
-        _widened  # What goes on behind a nested graph's end has no globals of ours (torch 2.11).
-    )
+    # What goes on behind a nested graph's end has no globals of ours (torch 2.11).
+    in_type, wide = _in_type, torch.float32
 
     def around(inner: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with torch.autocast(device, dtype=dtype, cache_enabled=False):
             result = inner(*args, **kwargs)
-        return widened(result, dtype)
+        return in_type(result, dtype, wide)
 
     return around
 
 
-def _widened(result: Any, dtype: torch.dtype) -> Any:
-    return tree_map_only(Tensor, lambda each: each.float() if each.dtype == dtype else each, result)
+def _in_type(tree: Any, held: torch.dtype, wanted: torch.dtype) -> Any:
+    """The tree, of pytrees and dataclasses, with its tensors of one type in another."""
+
+    def leaf(each: Any) -> Any:
+        if isinstance(each, Tensor):
+            return each.to(wanted) if each.dtype == held else each
+        if not is_dataclass(each) or isinstance(each, type):
+            return each
+        found = copy.copy(each)
+        for field in fields(each):
+            value = _in_type(getattr(each, field.name), held, wanted)
+            object.__setattr__(found, field.name, value)  # A frozen one, too.
+        return found
+
+    return tree_map(leaf, tree)
 
 
 def _held_elsewhere(live: Live) -> str | None:
@@ -250,26 +263,30 @@ def _cast_parameters(live: Live, dtype: torch.dtype) -> Undo:
                     "expected an optimizer with moments in the parameters' type to cast, got "
                     f"{str(each.dtype)[6:]} over float32 parameters: leave them, or make another optimizer"
                 )
-    buffers = [] if live.keeps_buffers else list(_buffers(live.model))
+    wide_buffers = dict(_buffers(live.model))
+    buffers = () if live.keeps_buffers else wide_buffers.values()
     undos = [_cast(each, dtype) for each in (*parameters, *buffers)]
     undos += [
         _cast(each, dtype)
         for each in (() if live.optimizer is None else _moments(live.optimizer, parameters))
     ]
 
+    in_type, wide = _in_type, torch.float32  # As above.
+
     def around(inner: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = tree_map_only(
-            Tensor,
-            lambda each: each.to(dtype) if each.dtype == torch.float32 else each,
-            (args, kwargs),
-        )
-        return _widened(inner(*args, **kwargs), dtype)
+        args, kwargs = in_type((args, kwargs), wide, dtype)
+        return in_type(inner(*args, **kwargs), dtype, wide)
 
     unwrap = wrap_forward([live.model], around)
 
     def undo() -> str | None:
         unwrap()
         n_changed = sum(not restore() for restore in undos)
+        # Put in a buffer's place in the meantime.
+        for name, each in live.model.named_buffers():
+            if name in wide_buffers and each.dtype == dtype:
+                each.data = each.data.float()
+                n_changed += 1
         # Made in the meantime.
         for each in () if live.optimizer is None else _moments(live.optimizer, parameters):
             each.data = each.data.float()
@@ -283,8 +300,8 @@ def _cast_parameters(live: Live, dtype: torch.dtype) -> Undo:
     return undo
 
 
-def _buffers(model: nn.Module) -> Iterator[Tensor]:
-    return (each for each in model.buffers() if each.dtype == torch.float32)
+def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return (each for each in model.named_buffers() if each[1].dtype == torch.float32)
 
 
 def _moments(optimizer: torch.optim.Optimizer, of: list[nn.Parameter]) -> Iterator[Tensor]:

@@ -1,7 +1,8 @@
 """Levers that reach into a user's module from outside: its blocks recomputed, compiled, in ranges."""
 
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -25,7 +26,7 @@ _SDPA = F.scaled_dot_product_attention
 
 def recompute(module: nn.Module, mode: Checkpointing) -> Undo:
     """Checkpoint each of the repeated blocks, in place. What they draw, as dropout does, is drawn again
-    alike; names of parameters stay.
+    alike; names of parameters stay. A block that writes a buffer is refused when it first runs in training.
 
     Raises:
         PeakwardError: the module repeats no blocks.
@@ -42,7 +43,7 @@ def recompute(module: nn.Module, mode: Checkpointing) -> Undo:
     if mode == "selective":
         options["context_fn"] = selective
 
-    caches = _caches()
+    caches, writes = _caches(), _Writes(blocks)
 
     def without(each: Any) -> Any:
         """Recomputed, a block would fill an empty cache twice, and the keys and values that it keeps are what
@@ -55,9 +56,55 @@ def recompute(module: nn.Module, mode: Checkpointing) -> Undo:
             kwargs = {name: without(each) for name, each in kwargs.items()}
             if kwargs.get("use_cache"):
                 kwargs["use_cache"] = False
-        return checkpoint(inner, *args, **options, **kwargs)
+        again = functools.partial(checkpoint, inner, *args, **options, **kwargs)
+        # Compiled, the write is in the forward graph alone.
+        return again() if torch.compiler.is_compiling() else writes.refused(again)
 
     return wrap_forward(blocks, around)
+
+
+class _Writes:
+    """Refuses blocks that write buffers in training: run again in the backward pass, they write twice, and a
+    BatchNorm's statistics are others (a share of 0.19 of each batch, for 0.1).
+
+    The first pass in training is looked at; a later one costs nothing. Seen are other tensors and versions:
+    what torch writes without counting, the statistics of F.batch_norm and F.instance_norm, is not (BatchNorm
+    counts its batches beside).
+    """
+
+    def __init__(self, blocks: Iterable[nn.Module]) -> None:
+        self._blocks = list(dict.fromkeys(blocks))
+        self._n_left = len(self._blocks)
+
+    def refused(self, call: Callable[[], Any]) -> Any:
+        """The result of a call of one of the blocks.
+
+        Raises:
+            PeakwardError: it changed a buffer, by writing to it or by putting another in its place.
+        """
+        trains = torch.is_grad_enabled() and any(each.training for each in self._blocks)
+        if not self._n_left or not trains:
+            return call()
+        before = self._buffers()
+        result = call()
+        self._n_left -= 1
+        after = self._buffers()
+        for name in {**before, **after}:
+            tensor, version = before.get(name, (None, 0))
+            if name not in after or after[name][0] is not tensor or after[name][1] != version:
+                raise PeakwardError(
+                    f"expected blocks that write no buffers, to run each again in the backward pass, got "
+                    f"one that writes {name.split('.', 1)[1]}: call torch.utils.checkpoint in its code, "
+                    "around what writes none"
+                )
+        return result
+
+    def _buffers(self) -> dict[str, tuple[Tensor, int]]:
+        """Each with its version, which a write in place counts up."""
+        return {
+            name: (each, each._version)
+            for name, each in nn.ModuleList(self._blocks).named_buffers()
+        }
 
 
 def _caches() -> tuple[type[Any], ...]:

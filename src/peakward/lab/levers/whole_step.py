@@ -71,7 +71,7 @@ class WholeStep:
             optimizer = self._live.optimizer
             if optimizer is not None and not optimizer.state:
                 set_up(optimizer)
-            self._live.model.zero_grad(set_to_none=True)
+            self._zero_grad()
 
         return CapturedStep(run, rehearse)
 
@@ -82,7 +82,7 @@ class WholeStep:
         return loss
 
     def _backward(self, leaves: list[Any], spec: TreeSpec, tensors: Sequence[Tensor]) -> Tensor:
-        self._live.model.zero_grad(set_to_none=True)
+        self._zero_grad()
         held = iter(tensors)
         filled = [next(held) if isinstance(each, Tensor) else each for each in leaves]
         batch = tree_unflatten(filled, spec)
@@ -92,6 +92,12 @@ class WholeStep:
         loss = scalar(output if of_output is None else of_output(output))
         loss.backward()
         return loss.detach()
+
+    def _zero_grad(self) -> None:
+        """Clear the gradients of the model and of what the optimizer trains beside it."""
+        self._live.model.zero_grad(set_to_none=True)
+        if self._live.optimizer is not None:
+            self._live.optimizer.zero_grad(set_to_none=True)
 
     def _settings(self) -> list[dict[str, Any]]:
         """The settings of the optimizer that a graph holds fast; not its rates."""

@@ -43,6 +43,8 @@ class Built(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     made: Literal["module", "tuple", "object"]
     blocks: str | None
     """An expression of `model` that gives its repeated blocks."""
+    keeps_buffers: bool
+    """Whether its buffers stay in fp32 under 16-bit parameters."""
     file: str
     """The absolute path of the file that the factory is written in."""
     name: str

@@ -31,6 +31,7 @@ from peakward.lab.models.given_module import (
     files_of,
     given_as_is,
     is_of_working_directory,
+    keeps_buffers,
     repeated_blocks,
 )
 from peakward.lab.numerics.judge import Outputs, judge, outputs
@@ -69,6 +70,7 @@ def _built(case: ModuleCase) -> Built:
     return Built(
         made=kind,  # type: ignore[arg-type]
         blocks=blocks_of(module),
+        keeps_buffers=keeps_buffers(module),
         file=code[0],
         name=code[1],
         line=code[2],

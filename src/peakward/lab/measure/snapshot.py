@@ -48,6 +48,32 @@ def restored(model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -
                 each.zero_()
 
 
+@contextmanager
+def without_hooks(optimizer: torch.optim.Optimizer | None) -> Iterator[None]:
+    """Inside, no hook that was given to the optimizer runs around its step: what one does elsewhere, as an
+    average of weights does, nobody here could put back. Hooks of all optimizers stay; Peakward has one."""
+    tables = () if optimizer is None else _hooks(optimizer)
+    saved = [dict(each) for each in tables]
+    for table in tables:
+        table.clear()
+    try:
+        yield
+    finally:
+        for table, held in zip(tables, saved, strict=True):
+            table.update(held)
+
+
+def has_hooks(optimizer: torch.optim.Optimizer | None) -> bool:
+    """Whether hooks that were given to the optimizer run around its step."""
+    return optimizer is not None and any(map(bool, _hooks(optimizer)))
+
+
+def _hooks(optimizer: torch.optim.Optimizer) -> tuple[dict[int, Any], ...]:
+    """The tables themselves, which handles of hooks know. What wraps an optimizer may have none."""
+    held = vars(optimizer)
+    return tuple(held.get(f"_optimizer_step_{when}_hooks", {}) for when in ("pre", "post"))
+
+
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
     return (each for group in optimizer.param_groups for each in group["params"])
 
@@ -95,7 +121,9 @@ def _module(module: nn.Module) -> Restore:
     """Keeps a module's mode, and which tensors its parameters and buffers are; not their content."""
     training = module.training
     both: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-    tables = [(table, dict(table)) for table in both]
+    # A ScriptModule's tables are of C++, and nothing here puts another tensor into them.
+    scripted = isinstance(module, torch.jit.ScriptModule)
+    tables = [] if scripted else [(table, dict(table)) for table in both]
     needs_grad = [(each, each.requires_grad) for each in module.parameters(recurse=False)]
 
     def restore() -> None:

@@ -76,8 +76,15 @@ def given_as_is(made: object) -> GivenModule:
         raise PeakwardError(
             f"expected a loss that is a function of the module's output, got {type(loss).__name__}"
         )
+    if loss is not None:
+        _expect_takes_output(loss)
     if batch is None:
-        return GivenModule(module=module, loss=loss, vocab_size=_vocab_size(module))
+        return GivenModule(
+            module=module,
+            loss=loss,
+            vocab_size=_vocab_size(module),
+            keeps_buffers=keeps_buffers(module),
+        )
     args, kwargs = called_on(batch)
     if not any(isinstance(each, Tensor) for each in tree_leaves((args, kwargs))):
         raise PeakwardError(f"expected a batch that holds tensors, got {type(batch).__name__}")
@@ -110,8 +117,18 @@ def parts_of(made: object) -> tuple[object, Any, Any]:
 
 
 def called_on(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments for a batch: a tensor, a sequence of positional or a mapping of named inputs."""
+    """The arguments for a batch: a tensor, a sequence of positional or a mapping of named inputs.
+
+    Raises:
+        PeakwardError: a mapping with a key that is no name.
+    """
     if isinstance(batch, Mapping):
+        for name in batch:
+            if not isinstance(name, str):
+                raise PeakwardError(
+                    f"expected a mapping of named inputs as the batch, got the key {quoted(name)}: name each "
+                    "as the forward pass does"
+                )
         return (), dict(batch)
     if isinstance(batch, Sequence) and not isinstance(batch, str):
         return tuple(batch), {}
@@ -161,6 +178,20 @@ def loss_on(loss: Callable[..., Tensor] | None, batch: Any) -> Loss | None:
     return functools.wraps(loss)(lambda output: loss(output, batch))
 
 
+def _expect_takes_output(loss: Callable[..., Tensor]) -> None:
+    try:
+        # What `loss_on` wraps takes the output alone.
+        wanted = inspect.signature(loss, follow_wrapped=False)
+    except ValueError:  # One written in C says nothing.
+        return
+    try:
+        wanted.bind(None)
+    except TypeError as error:
+        raise PeakwardError(
+            f"expected a loss that takes the module's output, got one of {wanted}: {error}"
+        ) from error
+
+
 def _takes_batch(loss: Callable[..., Tensor]) -> bool:
     try:
         wanted = inspect.signature(loss).parameters.values()
@@ -187,10 +218,11 @@ def _vocab_size(module: nn.Module) -> int:
 
 
 def expect_live(model: object, optimizer: object) -> None:
-    """Refuse what is neither a module nor an optimizer, where one is given.
+    """Refuse what is neither a module nor an optimizer, where one is given, and parameters that cannot be
+    stepped.
 
     Raises:
-        PeakwardError: it is another thing.
+        PeakwardError: it is another thing; or a parameter has no shape yet, or is an inference tensor.
     """
     if not isinstance(model, nn.Module | None):
         raise PeakwardError(
@@ -201,6 +233,17 @@ def expect_live(model: object, optimizer: object) -> None:
             f"expected a torch.optim.Optimizer for optimizer, got {quoted(optimizer)}: give the one that "
             "steps, or leave it out"
         )
+    for name, each in () if model is None else model.named_parameters():
+        if isinstance(each, nn.parameter.UninitializedParameter):
+            raise PeakwardError(
+                f"expected parameters with shapes, got {name} of a lazy module: call the model once on "
+                "a batch before"
+            )
+        if each.is_inference():
+            raise PeakwardError(
+                f"expected parameters that can be trained, got {name}, made under torch.inference_mode: "
+                "make the model outside of it"
+            )
 
 
 def expect_module(given: object) -> nn.Module:

@@ -2,6 +2,7 @@
 
 import copy
 import io
+from dataclasses import dataclass
 
 import msgspec
 import pytest
@@ -138,6 +139,50 @@ def test_autocast_computes_in_its_type_and_results_stay_in_the_callers(live):
     live.model.head.register_forward_hook(lambda _module, _args, result: kinds.append(result.dtype))
     assert live.model(IDS).dtype == torch.float32
     assert kinds == [torch.bfloat16]
+
+
+@dataclass(frozen=True)
+class Output:
+    logits: torch.Tensor
+    layers: list[torch.Tensor]
+    n: int = 3
+
+
+class Told(nn.Module):
+    """Its output is a dataclass, and it puts another tensor in a buffer's place."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, given):
+        y = self.linear(given.logits)
+        self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)
+        return Output(y, [y])
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16"])
+def test_tensors_in_dataclasses_stay_in_the_callers_type(precision):
+    model, x = Told(), Output(torch.ones(2, 4), [])
+    kinds = []
+    model.linear.register_forward_hook(lambda _module, _args, y: kinds.append(y.dtype))
+    applied = Applied(Live(model=model), settings(precision=precision))
+    found = model(x)
+    assert kinds == [torch.bfloat16]
+    assert (type(found), found.n) == (Output, 3)
+    assert found.logits.dtype == found.layers[0].dtype == x.logits.dtype == torch.float32
+    applied.undo()
+
+
+def test_a_buffer_that_was_put_in_another_ones_place_is_fp32_again():
+    model = Told()
+    applied = Applied(Live(model=model), settings(precision="bf16"))
+    model(Output(torch.ones(2, 4), []))
+    assert model.mean.dtype == torch.bfloat16
+    (lost,) = applied.undo()
+    assert "1 of 3 tensors were trained in bfloat16" in lost
+    assert model.mean.dtype == torch.float32
 
 
 def test_a_copy_computes_with_its_own_parameters_and_is_plain(live):

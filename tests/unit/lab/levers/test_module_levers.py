@@ -3,6 +3,8 @@
 import pytest
 import torch
 import transformers
+from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
 
 from peakward.lab.levers.compilation import is_compiled
 from peakward.lab.levers.module_levers import compile_in_place, ranged, recompute
@@ -64,6 +66,42 @@ def test_a_cache_is_not_filled_again(kind):
     with torch.no_grad():
         assert module(input_ids=ids).past_key_values.get_seq_length() == 8
     undo()
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            self.mean = self.mean + x.detach().mean()
+        return self.linear(x)
+
+
+@pytest.mark.parametrize(
+    ("block", "name"),
+    [
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), "1.num_batches_tracked"),
+        (lambda: nn.Sequential(spectral_norm(nn.Linear(4, 4))), "0.parametrizations.weight.0._u"),
+        (Counts, "mean"),
+    ],
+)
+def test_blocks_that_write_a_buffer_in_training_are_refused(block, name):
+    module = nn.Sequential(block(), block())
+    undo = recompute(module, "every-block")
+    x = torch.randn(3, 4)
+    module.eval()
+    module(x).sum().backward()
+    module.train()
+    with torch.no_grad():
+        module(x)
+    with pytest.raises(PeakwardError, match=f"got one that writes {name}:") as refused:
+        module(x)
+    assert "\n" not in str(refused.value)
+    undo()
+    module(x).sum().backward()
 
 
 def test_without_blocks_nothing_can_be_recomputed(tiny_gpt):

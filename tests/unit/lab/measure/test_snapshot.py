@@ -128,6 +128,22 @@ def test_also_when_the_step_raises(net_and_optimizer):
     assert_same(before, state(net, optimizer))
 
 
+def test_what_a_scripted_part_trains_is_given_back():
+    net = nn.Sequential(
+        torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.ReLU())), nn.BatchNorm1d(8)
+    )
+    optimizer = torch.optim.AdamW(net.parameters())
+    before = {name: each.clone() for name, each in net.state_dict().items()}
+    with restored(net, optimizer):
+        net(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        net.eval()
+        assert not torch.equal(before["0.0.weight"], net.state_dict()["0.0.weight"])
+    assert all(torch.equal(each, before[name]) for name, each in net.state_dict().items())
+    assert all(each.training for each in net.modules())
+    assert optimizer.state == {}
+
+
 def test_training_goes_on_as_if_nothing_had_been(net_and_optimizer):
     net, optimizer = net_and_optimizer
     train(net, optimizer)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from peakward.lab.models.given_module import given, repeated_blocks
+from peakward.lab.models.given_module import expect_live, given, loss_on, repeated_blocks
 from peakward.records.errors import PeakwardError
 
 
@@ -61,6 +61,16 @@ def test_what_is_no_plain_module_is_refused(factory, line, tiny_gpt):
             4,
             "expected a loss that is a function of the module's output, got int",
         ),
+        (
+            {1: torch.zeros(2, 3)},
+            None,
+            "expected a mapping of named inputs as the batch, got the key 1",
+        ),
+        (
+            torch.zeros(2, 3),
+            lambda output, batch, weights: output.mean(),
+            "expected a loss that takes the module's output, got one of .output, batch, weights.",
+        ),
     ],
 )
 def test_what_is_no_batch_or_loss_is_refused(batch, loss, line, tiny_gpt):
@@ -68,9 +78,36 @@ def test_what_is_no_batch_or_loss_is_refused(batch, loss, line, tiny_gpt):
         given((tiny_gpt.build(), batch, loss))
 
 
+def test_a_loss_may_take_the_batch_beside_the_output_or_tell_nothing(tiny_gpt):
+    batch = torch.zeros(2, 3)
+    for loss in (loss_on(lambda output, batch: output.mean(), batch), nn.MSELoss(), torch.mean):
+        assert given((tiny_gpt.build(), batch, loss)).loss is loss
+
+
 def block(n_experts=0):
     experts = [nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(n_experts)]
     return nn.Sequential(nn.ModuleList(experts), nn.Linear(2, 2))
+
+
+def test_a_model_of_transformers_keeps_its_buffers_with_a_batch_and_alone(tiny_gpt):
+    made = type("Made", (tiny_gpt.GPT,), {"__module__": "transformers.models.made"})()
+    assert given(made).keeps_buffers
+    assert given((made, torch.zeros(2, 8).long())).keeps_buffers
+    assert not given(tiny_gpt.GPT()).keeps_buffers
+
+
+def test_parameters_that_cannot_be_stepped_are_refused():
+    with torch.inference_mode():
+        of_inference = nn.Linear(2, 2)
+    for module, line in (
+        (
+            nn.Sequential(nn.LazyLinear(2)),
+            "expected parameters with shapes, got 0.weight of a lazy",
+        ),
+        (nn.Sequential(of_inference), "got 0.weight, made under torch.inference_mode"),
+    ):
+        with pytest.raises(PeakwardError, match=line):
+            expect_live(module, None)
 
 
 def test_the_longest_list_of_one_class():
