@@ -182,7 +182,7 @@ def test_a_worker_captures_a_module_s_operators(make_module_case):
     case = make_module_case("py:tiny_gpt:build", pass_="train_step")
     with Workers() as workers:
         found = workers.capture(case)
-        with pytest.raises(PeakwardError, match="compile default is not seen"):
-            workers.capture(pull(lever("compile"), case))
+        with pytest.raises(PeakwardError, match="cuda-graphs on is not seen"):
+            workers.capture(pull(lever("cuda-graphs"), case))
     assert found.n_parameters > 0
     assert {each.phase for each in found.graph.operators} == {"forward", "backward", "optimizer"}
