@@ -222,6 +222,8 @@ SIZES_IN_GGUF = {
     "rope_theta": "rope.freq_base",
 }
 """Fields of transformers' configuration, by their names in a file behind `llama.`."""
+SCALING_FACTORS = ("llama.rope.scaling.factor", "llama.rope.scale_linear")
+"""The names of RoPE's factor in a file, the newer one first."""
 
 
 def _of_gguf(path: Path) -> _Found:
@@ -231,16 +233,7 @@ def _of_gguf(path: Path) -> _Found:
             f"expected a .gguf file of the architecture llama, got {quoted(architecture)} in {path.name}: "
             "no other is read"
         )
-    if (scaling := file.fields.get("llama.rope.scaling.type", "none")) != "none":
-        raise PeakwardError(
-            f"expected angles of RoPE that are not scaled, got {quoted(scaling)} in {path.name}: "
-            "take a model without it"
-        )
-    if (factor := file.fields.get("llama.rope.scale_linear", 1.0)) != 1.0:
-        raise PeakwardError(
-            f"expected angles of RoPE that are not scaled, got a factor of {quoted(factor)} in {path.name}: "
-            "take a model without it"
-        )
+    _refuse_scaled_angles(file)
     own = {field: f"llama.{name}" for field, name in SIZES_IN_GGUF.items()}
     config = {field: file.fields[name] for field, name in own.items() if name in file.fields}
     tied = "output.weight" not in file.tensors
@@ -265,6 +258,22 @@ def _of_gguf(path: Path) -> _Found:
         frozenset((end,) if isinstance(end, int) else ()),
         " and ".join(kinds),
     )
+
+
+def _refuse_scaled_angles(file: GgufFile) -> None:
+    """As llama.cpp reads a file: a factor without a type is linear, and one of 0 or 1 scales nothing.
+
+    Raises:
+        PeakwardError: the file scales the angles of RoPE.
+    """
+    given = (file.fields[name] for name in SCALING_FACTORS if name in file.fields)
+    factor = next(given, 1.0)
+    kind = file.fields.get("llama.rope.scaling.type", "none" if factor in (0.0, 1.0) else "linear")
+    if kind != "none":
+        raise PeakwardError(
+            f"expected angles of RoPE that are not scaled, got {quoted(kind)} by a factor of "
+            f"{quoted(factor)} in {file.path.name}: take a model without it"
+        )
 
 
 def _state_of_gguf(file: GgufFile, shape: ModelShape) -> dict[str, Tensor]:

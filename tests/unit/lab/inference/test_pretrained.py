@@ -123,7 +123,10 @@ def test_folders_of_another_model(folder):
     assert "got none named model.layers.2." in refusal(folder)
     configured(folder, num_hidden_layers=2, rope_parameters={"rope_type": "llama3", "factor": 8.0})
     assert "rope of type llama3" in refusal(folder)
-    configured(folder, rope_parameters=None, vocab_size=100)
+    configured(folder, rope_parameters={"rope_type": "default", "rope_theta": 500.0})
+    configured(folder, rope_scaling={"type": "linear", "factor": 4.0})  # Both: transformers scales.
+    assert "rope of type linear" in refusal(folder)
+    configured(folder, rope_parameters=None, rope_scaling=None, vocab_size=100)
     assert "tokenizer of at most 100 tokens" in refusal(folder)
     configured(folder, model_type="gpt_neox")
     assert "expected a model of type llama, mistral, qwen2" in refusal(folder)
@@ -143,7 +146,8 @@ def test_files_of_another_model(llama, tmp_path):
     assert "architecture llama" in with_fields(**{"general.architecture": "falcon"})
     assert "contradicts itself" in with_fields(**{"llama.attention.head_count": 2})
     assert "scaled" in with_fields(**{"llama.rope.scaling.type": "yarn"})
-    assert "a factor of 4.0" in with_fields(**{"llama.rope.scale_linear": 4.0})
+    for name in ("llama.rope.scale_linear", "llama.rope.scaling.factor"):
+        assert "'linear' by a factor of 4.0" in with_fields(**{name: 4.0})
     assert "llama.rope.dimension_count" in with_fields(**{"llama.rope.dimension_count": 4})
     assert "SmolLM" in with_fields(**{"tokenizer.ggml.pre": "default"})
     assert "num_hidden_layers" in with_fields(**{"llama.block_count": 4_000_000_000})
