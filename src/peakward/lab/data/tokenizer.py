@@ -203,13 +203,17 @@ def of_file(path: Path, digest: str) -> BytePairs:
         raise PeakwardError(
             f"expected a tokenizer.json of Hugging Face tokenizers, got {path}: {error}"
         ) from error
+    # Whoever saved the file may have cut or filled up batches with it: the ids would not be the text's.
+    inner.no_truncation()
+    inner.no_padding()
     known = [found for name in SEPARATORS if (found := inner.token_to_id(name)) is not None]
     if not known:
         raise PeakwardError(
             f"expected one of {', '.join(SEPARATORS)} in {path} to stand between documents, got none: "
             "add it to the tokenizer"
         )
-    return BytePairs(inner, f"file {digest}", known[0])
+    # "uncut", for tokens of the same file are kept on disk that were not.
+    return BytePairs(inner, f"file {digest}, uncut", known[0])
 
 
 MARKS = (2, 3)

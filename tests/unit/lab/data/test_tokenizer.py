@@ -111,6 +111,18 @@ def test_a_users_file(tmp_path):
         tokenizer.load(tokenizer.source(str(path)), REPEATED_TEXT, found.vocab_size - 1)
 
 
+def test_a_file_that_cuts_and_fills_up_does_neither(tmp_path):
+    inner = tokenizer.learned(REPEATED_TEXT, 300)._inner
+    expected = inner.encode("the cat sat").ids
+    inner.enable_truncation(2)
+    inner.enable_padding(length=64)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(inner.to_str())
+    found = tokenizer.of_file(path, "0")
+    assert found.encode("the cat sat").tolist() == expected
+    assert found.of_prompt("the cat sat").tolist() == expected
+
+
 def test_a_file_that_is_no_tokenizer(tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text("{}")
