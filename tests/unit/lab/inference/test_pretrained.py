@@ -114,6 +114,15 @@ def test_damaged_weights_of_a_folder(folder):
     assert "the pickle pytorch_model.bin, which may run any code" in refusal(folder)
 
 
+def test_weights_that_are_not_finite(folder, llama):
+    for value in (math.nan, -math.inf):
+        llama.model.layers[1].mlp.down_proj.weight.data[3, 4] = value
+        llama.save_pretrained(folder)
+        assert "expected finite weights, got NaN or infinity in 'blocks.1.ff.down" in refusal(
+            folder
+        )
+
+
 def test_folders_of_another_model(folder):
     configured(folder, intermediate_size=48)
     assert "expected model.layers.0.mlp.gate_proj.weight of (48, 32)" in refusal(folder)
