@@ -129,10 +129,22 @@ def _decoder(found: _Found, attention: str, device: str, dtype: torch.dtype) -> 
             f"expected finite weights, got NaN or infinity in {quoted(broken[0])} of {found.path.name}: "
             "download them again, or look at how they were trained"
         )
+    own = found.state.get("lm_head.weight")
+    if shape.tied_head and own is not None:
+        _expect_tied(own.to(device, dtype), held["embedding.weight"], found.path)
     model.load_state_dict(held, assign=True)
     if shape.tied_head:
         model.readout.head.weight = model.embedding.weight
     return model.eval().requires_grad_(False)
+
+
+def _expect_tied(head: Tensor, embedding: Tensor, path: Path) -> None:
+    """transformers 4 drops such a head, and transformers 5 keeps it."""
+    if not head.equal(embedding):
+        raise PeakwardError(
+            f"expected a head that is the embedding, as tie_word_embeddings of {path.name} says, got one of "
+            "its own in the weights: set tie_word_embeddings to false to use it, or delete it"
+        )
 
 
 def _of_folder(config: Path) -> _Found:

@@ -123,6 +123,15 @@ def test_weights_that_are_not_finite(folder, llama):
         )
 
 
+def test_a_head_of_its_own_where_the_configuration_has_none(folder, llama):
+    configured(folder, tie_word_embeddings=True)
+    assert "expected a head that is the embedding" in refusal(folder)
+    llama.lm_head.weight.data.copy_(llama.model.embed_tokens.weight)
+    llama.save_pretrained(folder)
+    configured(folder, tie_word_embeddings=True)
+    assert load(str(folder), **ON_CPU).model.shape.tied_head
+
+
 def test_folders_of_another_model(folder):
     configured(folder, intermediate_size=48)
     assert "expected model.layers.0.mlp.gate_proj.weight of (48, 32)" in refusal(folder)
