@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -144,6 +145,16 @@ class BytePairs:
         """The text of these tokens, without those that mark something, such as its end."""
         text: str = self._inner.decode(list(ids), skip_special_tokens=True)
         return text
+
+    def added(self, before: Sequence[int], new: Sequence[int]) -> str:
+        """The text of the tokens together, from where it goes beyond that of the tokens before. Llama 2's and
+        Mistral's tokenizers drop the space before the first word that they decode, so that new tokens alone
+        would lose theirs."""
+        whole = self.decode([*before, *new])
+        alike = takewhile(
+            lambda pair: pair[0] == pair[1], zip(self.decode(before), whole, strict=False)
+        )
+        return whole[sum(1 for _ in alike) :]
 
 
 def learned(text: Text, vocab_size: int) -> BytePairs:

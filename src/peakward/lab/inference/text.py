@@ -211,7 +211,7 @@ def _continuations(
     return tuple(
         Continuation(
             prompt=prompt,
-            text=found.words.decode(new),
+            text=found.words.added(given, new),
             n_prompt_tokens=len(given),
             n_new_tokens=len(new),
             ended=new[-1] in found.ends,
