@@ -31,7 +31,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """A queue in its place: a prompt in each line, or in each line of a .jsonl file {"prompt": "…",
     "max_new_tokens": 64}. It is served in static batches and by continuous batching."""
     rows: Annotated[str, option("N", "8")] = "8"
-    """Texts of a queue that are made at once."""
+    """Texts of a queue that are made at once, at most."""
     max_new_tokens: Annotated[str, option("N", "64")] = "64"
     """At most so many; a text that the model ends is shorter."""
     temperature: Annotated[str, option("X", "0")] = "0"

@@ -296,6 +296,12 @@ def test_a_queue_is_served_in_both_ways(model):
         assert len(each.first_token_s) == len(each.done_s) == 4
 
 
+def test_a_short_queue_has_no_rows_without_a_text(model):
+    found = pw.serve(model, ["hello", "he"], rows=64, max_new_tokens=9, device="cpu")
+    assert (found.rows, found.n_pages) == (2, 2)
+    assert [each.row_use for each in found.ways] == [1.0, 1.0]
+
+
 @pytest.mark.parametrize("name", ["queue.txt", "queue.jsonl"])
 def test_the_command_with_a_queue(name, model, in_tmp, capsys):
     lines = ["hello\x1b[2J", "", "he"]

@@ -139,7 +139,7 @@ def served(
 
     Args:
         most: the most new tokens of each.
-        rows: the texts that are made at once.
+        rows: the texts that are made at once, at most.
 
     Raises:
         PeakwardError: as `continued`.
@@ -150,6 +150,8 @@ def served(
     requests = [
         Request(_encoded(found, [prompt], n)[0], n) for prompt, n in zip(prompts, most, strict=True)
     ]
+    # A step computes every row, and a row that never has a text has no use.
+    rows = min(rows, len(requests))
     longest = max(len(each.ids) + each.max_new_tokens for each in requests)
     n_pages = rows * ceil(longest / PAGE_SIZE)
 
