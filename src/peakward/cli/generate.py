@@ -127,7 +127,8 @@ def read(file: Path) -> list[Line]:
         PeakwardError: it is no UTF-8, has no prompt, or a line of a .jsonl file is not what it should be.
     """
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        # Editors of Windows begin a file with a mark, which would become a token of the first prompt.
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise PeakwardError(
             f"expected a file of prompts, got {str(file)!r}: {error.strerror or error}"

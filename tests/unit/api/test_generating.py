@@ -13,6 +13,7 @@ import peakward as pw
 from gguf_files import TOKENS, small_model
 from peakward.api import generating
 from peakward.api.machine import Machine
+from peakward.cli.generate import read
 from peakward.cli.main import main
 from peakward.lab.measure import probe
 from peakward.models import presets
@@ -300,6 +301,14 @@ def test_a_short_queue_has_no_rows_without_a_text(model):
     found = pw.serve(model, ["hello", "he"], rows=64, max_new_tokens=9, device="cpu")
     assert (found.rows, found.n_pages) == (2, 2)
     assert [each.row_use for each in found.ways] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("queue.txt", "hello"), ("queue.jsonl", '{"prompt": "hello"}')]
+)
+def test_the_mark_at_the_start_of_a_file_is_no_part_of_a_prompt(name, line, in_tmp):
+    (in_tmp / name).write_text(line, encoding="utf-8-sig")
+    assert [each.prompt for each in read(in_tmp / name)] == ["hello"]
 
 
 @pytest.mark.parametrize("name", ["queue.txt", "queue.jsonl"])
