@@ -9,7 +9,7 @@ from peakward.api import generating
 from peakward.cli import output, parse
 from peakward.cli.vocabulary import ViewOptions, Views, option
 from peakward.records import check
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, quoted
 from peakward.records.generation import AskedStep
 from peakward.report.generation import document, served_document
 
@@ -94,6 +94,10 @@ def main(options: Options, _command: str) -> int:
             )
         if guesses:
             raise PeakwardError("expected no --guesses for a queue, got some: leave them out")
+        if options.draft != "ngrams":
+            raise PeakwardError(
+                f"expected no --draft for a queue, got {quoted(options.draft)}: leave it out"
+            )
         queue = read(Path(options.prompts))
         served = generating.serve(
             options.model,

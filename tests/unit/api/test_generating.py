@@ -228,6 +228,9 @@ REFUSED = (
     Line(("--prompts", "wrong.jsonl"), "in line 2 of wrong.jsonl"),
     Line(("--prompts", "queue.txt", "--rows", "0"), "from 1 to 4,096 for --rows"),
     Line(("--prompts", "queue.txt", "--guesses", "2"), "expected no --guesses"),
+    Line(
+        ("--prompts", "queue.txt", "--draft", "skip:1"), "expected no --draft for a queue, got 'sk"
+    ),
     Line(("--prompts", "queue.txt", "--decode-step", "fused"), "expected no --decode-step fused"),
     Line(("--prompt", "x", "--decode-step", "eager"), "expected a value of --decode-step"),
     Line(("--prompt", "x", "--decode-step", "fused"), "decode-step fused needs cuda, got cpu"),
