@@ -60,6 +60,14 @@ def test_texts_of_unequal_prompts_are_those_of_each_alone(model):
     assert both.time_to_first_token_s >= both.prefill_s
 
 
+def test_the_callers_autocast_changes_nothing(model):
+    plain = made(model).continuations
+    with torch.autocast("cpu", torch.bfloat16):
+        assert made(model).continuations == plain
+        assert pw.serve(model, ["hello"], max_new_tokens=6, device="cpu").continuations == plain
+        assert torch.is_autocast_enabled("cpu")
+
+
 def test_seeds_and_choices(model):
     drawn = [made(model, temperature=5.0, seed=seed).continuations for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]

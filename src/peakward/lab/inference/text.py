@@ -1,6 +1,7 @@
 """From prompts to texts: a real model, its words and a cache, timed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import ceil
 from time import perf_counter
 from typing import Any, Literal, get_args
@@ -53,6 +54,14 @@ WARM_UP_TOKENS = 3
 """Tokens of the round that is not timed: memory is taken, and libraries are set up."""
 
 
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Turns off what the caller may be inside: passes have the type that the record names."""
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        yield
+
+
+@without_autocast()
 def continued(
     name: str,
     prompts: Sequence[str],
@@ -126,6 +135,7 @@ def continued(
     )
 
 
+@without_autocast()
 def served(
     name: str,
     prompts: Sequence[str],
