@@ -157,7 +157,7 @@ def _of_folder(config: Path) -> _Found:
             "no other can generate here yet"
         )
     transformers_weights.refuse_scaled_angles(held)
-    shape = hugging_face.shape_of(held, folder.resolve().name or config.name)
+    shape = hugging_face.shape_of(held, files.title(config))
     weights = files.weights(config)
     if not weights:
         pickles = [each.name for pattern in PICKLES for each in sorted(folder.glob(pattern))]

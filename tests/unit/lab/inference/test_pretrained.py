@@ -88,6 +88,16 @@ def test_it_is_the_model_that_transformers_has(kind, llama, request):
     assert found.words.decode([*found.words.encode("naïve 12"), 0]) == "naïve 12"
 
 
+def test_a_model_of_the_hubs_cache_has_its_name_there(folder, tmp_path, monkeypatch):
+    repository = tmp_path / "models--org--small"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("7ae5")
+    (repository / "snapshots").mkdir()
+    folder.rename(repository / "snapshots" / "7ae5")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert load("org/small", **ON_CPU).model.shape.name == "org/small"
+
+
 def refusal(name):
     with pytest.raises(PeakwardError) as caught:
         load(str(name), **ON_CPU)
