@@ -2,7 +2,9 @@
 
 import msgspec
 import pytest
+import torch
 
+from peakward.lab.levers.model_step import ModelStep
 from peakward.prediction.inference.cost import largest_batch_size
 from peakward.records.case import ModelCase, QualityCase
 from peakward.records.inference import ServingWorkload
@@ -42,6 +44,17 @@ def test_what_fits_is_what_is_planned(setting):
         work = ServingWorkload(batch_size=1, prompt_len=row.case.workload.seq_len - 1, output_len=2)
         memory = here.environment.device_memory_bytes
         assert kv_cache.fitting(seen, row) == largest_batch_size(row.case.model, work, memory)
+
+
+def test_a_windowed_step_holds_what_it_is_timed_with(setting):
+    """Its cache is that of MHA: `ModelStep` holds all positions, and a step reads a part."""
+    here = setting("small", "cpu")
+    rows = {row.name: row for row in kv_cache.steps(view(kv_cache.points(here), Readings(), here))}
+    case = rows["MHA, window"].case
+    held = ModelStep(case, torch.float32).held()["cache"]
+    expected = sum(each.nbytes for each in held) / case.workload.batch_size
+    assert kv_cache.sequence_bytes(rows["MHA, window"]) == expected
+    assert kv_cache.share_of_mha(rows["MHA, window"]) == 1.0
 
 
 def test_a_cpu_reads_no_cache_by_a_kernel(setting):
