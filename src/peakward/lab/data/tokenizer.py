@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from peakward.lab.data.text import EXTRA, Text, entry, package_folder, write
 from peakward.records.case import Source
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, quoted
 
 NAMES = ("bytes", "bpe", "gpt2")
 
@@ -232,13 +232,18 @@ MARKS = (2, 3)
 
 
 def of_merges(
-    tokens: Sequence[str], merges: Sequence[str], kinds: Sequence[int], end: int
+    tokens: Sequence[str],
+    merges: Sequence[str],
+    kinds: Sequence[int],
+    end: int,
+    begin: int | None = None,
 ) -> BytePairs:
     """The tokenizer whose lists a .gguf file holds, splitting text as SmolLM's: every digit by itself.
 
     Args:
         merges: pairs of tokens, apart by a space, in the order in which they are merged.
         kinds: the type of each token.
+        begin: the token that a prompt begins with, where it has one.
 
     Raises:
         PeakwardError: `tokenizers` is not installed, or the lists do not fit together.
@@ -250,21 +255,29 @@ def of_merges(
         inner = library.Tokenizer(library.models.BPE(vocab=vocabulary, merges=pairs))
         marks = [token for token, kind in zip(tokens, kinds, strict=True) if kind in MARKS]
         inner.add_special_tokens(marks)
-        known = 0 <= end < len(tokens) == len(vocabulary)
+        marked = (end,) if begin is None else (end, begin)
+        known = len(tokens) == len(vocabulary) and all(
+            isinstance(each, int) and 0 <= each < len(tokens) for each in marked
+        )
     except Exception as error:  # tokenizers raises nothing narrower
         raise PeakwardError(
             f"expected lists of a byte-pair tokenizer, got some that do not fit together: {error}"
         ) from error
     if not known:
         raise PeakwardError(
-            f"expected {len(tokens):,} different tokens, an end among them, got {len(vocabulary):,} and "
-            f"the end {end}: the file is damaged"
+            f"expected {len(tokens):,} different tokens, the marks of a text among them, got "
+            f"{len(vocabulary):,} and the marks {', '.join(map(quoted, marked))}: the file is damaged"
         )
     split = library.pre_tokenizers
     inner.pre_tokenizer = split.Sequence(
         [split.Digits(individual_digits=True), split.ByteLevel(add_prefix_space=False)]
     )
     inner.decoder = library.decoders.ByteLevel()
+    if begin is not None:
+        mark = {"id": "begin", "ids": [begin], "tokens": [tokens[begin]]}
+        inner.post_processor = library.processors.TemplateProcessing(
+            single=["begin", "$A"], special_tokens=[mark]
+        )
     content = json.dumps([list(tokens), list(merges)]).encode()
     return BytePairs(inner, f"merges {hashlib.sha256(content).hexdigest()[:16]}", end)
 

@@ -239,6 +239,8 @@ SIZES_IN_GGUF = {
     "rope_theta": "rope.freq_base",
 }
 """Fields of transformers' configuration, by their names in a file behind `llama.`."""
+ENDS_IN_GGUF = ("eos", "eot", "eom")
+"""The ends of a text, of a turn and of a message, at each of which llama.cpp stops."""
 SCALING_FACTORS = ("llama.rope.scaling.factor", "llama.rope.scale_linear")
 """The names of RoPE's factor in a file, the newer one first."""
 
@@ -266,13 +268,13 @@ def _of_gguf(path: Path) -> _Found:
                 "decoder turns and sums whole heads"
             )
     kinds = sorted({each.kind.name for each in file.tensors.values() if len(each.shape) > 1})
-    end = file.fields.get("tokenizer.ggml.eos_token_id")
+    ends = [file.fields.get(f"tokenizer.ggml.{name}_token_id") for name in ENDS_IN_GGUF]
     return _Found(
         path,
         shape,
         _state_of_gguf(file, shape),
         lambda: _words_of_gguf(file),
-        frozenset((end,) if isinstance(end, int) else ()),
+        frozenset(each for each in ends if isinstance(each, int)),
         " and ".join(kinds),
     )
 
@@ -331,7 +333,9 @@ def _words_of_gguf(file: GgufFile) -> BytePairs:
             f"expected a tokenizer of byte pairs as SmolLM's, got {quoted(fields.get('model'))} "
             f"{quoted(fields.get('pre'))} in {file.path.name}: take its folder with a tokenizer.json"
         )
-    needed = ("tokens", "merges", "token_type", "eos_token_id")
+    needed = ["tokens", "merges", "token_type", "eos_token_id"]
+    if fields.get("add_bos_token", False):
+        needed.append("bos_token_id")
     if lacking := [name for name in needed if name not in fields]:
         raise PeakwardError(
             f"expected the tokenizer's {', '.join(needed)}, got {file.path.name} without "

@@ -98,6 +98,23 @@ def test_a_model_of_the_hubs_cache_has_its_name_there(folder, tmp_path, monkeypa
     assert load("org/small", **ON_CPU).model.shape.name == "org/small"
 
 
+def test_what_a_file_says_of_beginnings_and_ends(llama, tmp_path):
+    path = tmp_path / "small.gguf"
+    marks = {"add_bos_token": 1, "bos_token_id": 5, "eot_token_id": 7}
+    said = {f"tokenizer.ggml.{name}": value for name, value in marks.items()}
+    path.write_bytes(gguf({**FIELDS, **said}, tensors_of(llama)))
+    found = load(str(path), **ON_CPU)
+    hello = found.words.encode("hello").tolist()
+    assert found.words.of_prompt("hello").tolist() == [5, *hello]
+    assert found.ends == {0, 7}
+    for wrong in (999, 1.0):
+        said["tokenizer.ggml.bos_token_id"] = wrong
+        path.write_bytes(gguf({**FIELDS, **said}, tensors_of(llama)))
+        assert f"the marks 0, {wrong}: the file is damaged" in refusal(path)
+    path.write_bytes(gguf({**FIELDS, "tokenizer.ggml.add_bos_token": 1}, tensors_of(llama)))
+    assert "without bos_token_id" in refusal(path)
+
+
 def refusal(name):
     with pytest.raises(PeakwardError) as caught:
         load(str(name), **ON_CPU)
