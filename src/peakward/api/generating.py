@@ -145,7 +145,7 @@ def serve(
     Args:
         model: as of `generate`.
         prompts: of any lengths, in the order of the queue.
-        rows: the texts that are made at once.
+        rows: the texts that are made at once, at most; of fewer prompts as many as these are.
         max_new_tokens: at most that many for each, or a number for each prompt.
         temperature, top_k, top_p, seed, device: as of `generate`.
 

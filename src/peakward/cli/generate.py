@@ -9,7 +9,7 @@ from peakward.api import generating
 from peakward.cli import output, parse
 from peakward.cli.vocabulary import ViewOptions, Views, option
 from peakward.records import check
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, quoted
 from peakward.records.generation import AskedStep
 from peakward.report.generation import document, served_document
 
@@ -31,7 +31,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """A queue in its place: a prompt in each line, or in each line of a .jsonl file {"prompt": "…",
     "max_new_tokens": 64}. It is served in static batches and by continuous batching."""
     rows: Annotated[str, option("N", "8")] = "8"
-    """Texts of a queue that are made at once."""
+    """Texts of a queue that are made at once, at most."""
     max_new_tokens: Annotated[str, option("N", "64")] = "64"
     """At most so many; a text that the model ends is shorter."""
     temperature: Annotated[str, option("X", "0")] = "0"
@@ -94,6 +94,10 @@ def main(options: Options, _command: str) -> int:
             )
         if guesses:
             raise PeakwardError("expected no --guesses for a queue, got some: leave them out")
+        if options.draft != "ngrams":
+            raise PeakwardError(
+                f"expected no --draft for a queue, got {quoted(options.draft)}: leave it out"
+            )
         queue = read(Path(options.prompts))
         served = generating.serve(
             options.model,
@@ -127,7 +131,8 @@ def read(file: Path) -> list[Line]:
         PeakwardError: it is no UTF-8, has no prompt, or a line of a .jsonl file is not what it should be.
     """
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        # Editors of Windows begin a file with a mark, which would become a token of the first prompt.
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise PeakwardError(
             f"expected a file of prompts, got {str(file)!r}: {error.strerror or error}"

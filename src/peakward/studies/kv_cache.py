@@ -155,9 +155,11 @@ def readings(view: View[Kept]) -> list[Kind]:
 
 
 def sequence_bytes(row: Kind) -> float:
-    """Keys and values of one sequence at its length, scales included."""
+    """Keys and values of one sequence at its length, scales included, as the timed step holds them: beside a
+    window its cache holds the positions that are read no more, too."""
     case: ModelCase = row.case
-    return cached_bytes(case) / case.workload.batch_size
+    whole = msgspec.structs.replace(case.model, window=None)
+    return cached_bytes(msgspec.structs.replace(case, model=whole)) / case.workload.batch_size
 
 
 def fitting(view: View[Kept], row: Kind) -> int | None:
@@ -237,7 +239,8 @@ def notes(view: View[Kept]) -> tuple[str, ...]:
     return (
         f"Steps in {setting.precision(on_gpu='bf16')} on random weights. GQA has a key for {GROUP} queries "
         f"or so, MQA one for all; their projections are smaller too. A window is {1 / PART:.0%} of the "
-        "positions.",
+        "positions: a step reads these, while its cache holds all. The window of the text read holds its own "
+        "tokens alone.",
         f"{whose} reads {rows} stretches of text: a prompt of {prompt:,} tokens, then {new:,} more, one at a "
         f"time. window, sinks, global and heavy hitters keep {part:,} tokens. Their steps are not captured, "
         "and int8, fp8 and int4 are widened before attention: their times are not those of a kernel.",

@@ -39,6 +39,8 @@ from peakward.studies.values import (
 KINDS: tuple[Positions, ...] = get_args(Positions)
 BASE: Positions = "sinusoidal"
 """It has no parameters and does nothing in the blocks: the others cost what they take beyond it."""
+SCALED = "sinusoidal, scaled"
+"""Its way in `lab.quality.positions.WAYS`, which has the others by their names."""
 TEXT = Source("python-topics")
 """It comes with Python."""
 TRAINED: dict[ScopeName, tuple[int, ...]] = {
@@ -86,7 +88,7 @@ def reading(setting: Setting, kind: Positions) -> QualityCase:
     scope = setting.scope
     return QualityCase(
         subject="positions",
-        way=kind,
+        way=SCALED if kind == BASE else kind,
         sizes=TRAINED[scope.name],
         text=scope.text or TEXT,
         device=setting.device,
@@ -174,6 +176,8 @@ def notes(setting: Setting) -> tuple[str, ...]:
         f"The models whose loss is told are trained here: {layers} layers of width {width} on sequences of "
         f"{length} bytes, {n_steps:,} steps of {batch} sequences. Other sizes and longer training may rank "
         "the kinds otherwise.",
+        "Beside sinusoids the models trained here multiply tokens by the square root of the width, as the "
+        "paper has it (Vaswani et al. 2017, section 3.4).",
         "A learned table has rows for all positions read, of which those beyond the trained length keep "
         "their initial values.",
         "One seed: the interval of a difference is over sequences of text, and not over trainings.",

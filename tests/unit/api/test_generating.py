@@ -13,6 +13,7 @@ import peakward as pw
 from gguf_files import TOKENS, small_model
 from peakward.api import generating
 from peakward.api.machine import Machine
+from peakward.cli.generate import read
 from peakward.cli.main import main
 from peakward.lab.measure import probe
 from peakward.models import presets
@@ -58,6 +59,14 @@ def test_texts_of_unequal_prompts_are_those_of_each_alone(model):
     assert both.n_steps == 5
     assert both.tokens_per_s == pytest.approx(2 * 5 / both.decode_s)
     assert both.time_to_first_token_s >= both.prefill_s
+
+
+def test_the_callers_autocast_changes_nothing(model):
+    plain = made(model).continuations
+    with torch.autocast("cpu", torch.bfloat16):
+        assert made(model).continuations == plain
+        assert pw.serve(model, ["hello"], max_new_tokens=6, device="cpu").continuations == plain
+        assert torch.is_autocast_enabled("cpu")
 
 
 def test_seeds_and_choices(model):
@@ -232,6 +241,9 @@ REFUSED = (
     Line(("--prompts", "wrong.jsonl"), "in line 2 of wrong.jsonl"),
     Line(("--prompts", "queue.txt", "--rows", "0"), "from 1 to 4,096 for --rows"),
     Line(("--prompts", "queue.txt", "--guesses", "2"), "expected no --guesses"),
+    Line(
+        ("--prompts", "queue.txt", "--draft", "skip:1"), "expected no --draft for a queue, got 'sk"
+    ),
     Line(("--prompts", "queue.txt", "--decode-step", "fused"), "expected no --decode-step fused"),
     Line(("--prompt", "x", "--decode-step", "eager"), "expected a value of --decode-step"),
     Line(("--prompt", "x", "--decode-step", "fused"), "decode-step fused needs cuda, got cpu"),
@@ -299,6 +311,20 @@ def test_a_queue_is_served_in_both_ways(model):
     for each in ways.values():
         assert each.tokens_per_s == pytest.approx(n_tokens / each.serve_s)
         assert len(each.first_token_s) == len(each.done_s) == 4
+
+
+def test_a_short_queue_has_no_rows_without_a_text(model):
+    found = pw.serve(model, ["hello", "he"], rows=64, max_new_tokens=9, device="cpu")
+    assert (found.rows, found.n_pages) == (2, 2)
+    assert [each.row_use for each in found.ways] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("queue.txt", "hello"), ("queue.jsonl", '{"prompt": "hello"}')]
+)
+def test_the_mark_at_the_start_of_a_file_is_no_part_of_a_prompt(name, line, in_tmp):
+    (in_tmp / name).write_text(line, encoding="utf-8-sig")
+    assert [each.prompt for each in read(in_tmp / name)] == ["hello"]
 
 
 @pytest.mark.parametrize("name", ["queue.txt", "queue.jsonl"])

@@ -2,7 +2,9 @@
 
 import msgspec
 import pytest
+import torch
 
+from peakward.lab.levers.model_step import ModelStep
 from peakward.prediction.inference.cost import largest_batch_size
 from peakward.records.case import ModelCase, QualityCase
 from peakward.records.inference import ServingWorkload
@@ -44,6 +46,17 @@ def test_what_fits_is_what_is_planned(setting):
         assert kv_cache.fitting(seen, row) == largest_batch_size(row.case.model, work, memory)
 
 
+def test_a_windowed_step_holds_what_it_is_timed_with(setting):
+    """Its cache is that of MHA: `ModelStep` holds all positions, and a step reads a part."""
+    here = setting("small", "cpu")
+    rows = {row.name: row for row in kv_cache.steps(view(kv_cache.points(here), Readings(), here))}
+    case = rows["MHA, window"].case
+    held = ModelStep(case, torch.float32).held()["cache"]
+    expected = sum(each.nbytes for each in held) / case.workload.batch_size
+    assert kv_cache.sequence_bytes(rows["MHA, window"]) == expected
+    assert kv_cache.share_of_mha(rows["MHA, window"]) == 1.0
+
+
 def test_a_cpu_reads_no_cache_by_a_kernel(setting):
     names = {
         point.name
@@ -77,7 +90,7 @@ def test_a_loss_is_told_beside_what_is_kept(setting, gathered):
 
 def test_losses_beyond_the_length_are_paired(setting, gathered):
     here = setting("small", "cpu")
-    worse = {"rope": 1.0, "alibi": 0.0, "learned": 2.0, "sinusoidal": 0.5}
+    worse = {"rope": 1.0, "alibi": 0.0, "learned": 2.0, positions.SCALED: 0.5}
 
     def quality(case):
         steps = enumerate(("0 to 64", "64 to 128"))
@@ -96,6 +109,23 @@ def test_losses_beyond_the_length_are_paired(setting, gathered):
     )
     assert any("the least first: alibi" in each for each in said)
     assert sum("the speed of a step with sinusoidal" in each for each in said) == 3
+
+
+def test_losses_of_sinusoids_beside_tokens_that_were_not_scaled_are_not_told(setting, gathered):
+    """A record of then has them by another way, of which today's study knows nothing."""
+    here = setting("small", "cpu")
+    old = Readings(
+        msgspec.structs.replace(each, case=msgspec.structs.replace(each.case, way="sinusoidal"))
+        if isinstance(each.case, QualityCase) and each.case.way == positions.SCALED
+        else each
+        for each in given(
+            gathered(positions.STUDY, here),
+            lambda _case: Quality(losses=(Losses(where="0 to 64", losses=(2.0, 4.0)),)),
+        )
+    )
+    said = [each.text for each in positions.STUDY.parts(old, here).conclusions]
+    assert any(each.startswith("rope: ") for each in said)
+    assert not any(each.startswith("sinusoidal: ") for each in said)
 
 
 def test_what_failed_is_not_told(setting, gathered):

@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from peakward.lab.data.text import EXTRA, Text, entry, package_folder, write
 from peakward.records.case import Source
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, quoted
 
 NAMES = ("bytes", "bpe", "gpt2")
 
@@ -145,6 +146,16 @@ class BytePairs:
         text: str = self._inner.decode(list(ids), skip_special_tokens=True)
         return text
 
+    def added(self, before: Sequence[int], new: Sequence[int]) -> str:
+        """The text of the tokens together, from where it goes beyond that of the tokens before. Llama 2's and
+        Mistral's tokenizers drop the space before the first word that they decode, so that new tokens alone
+        would lose theirs."""
+        whole = self.decode([*before, *new])
+        alike = takewhile(
+            lambda pair: pair[0] == pair[1], zip(self.decode(before), whole, strict=False)
+        )
+        return whole[sum(1 for _ in alike) :]
+
 
 def learned(text: Text, vocab_size: int) -> BytePairs:
     """A tokenizer of `vocab_size` tokens, learned from the text itself and kept on disk. It has fewer
@@ -203,13 +214,17 @@ def of_file(path: Path, digest: str) -> BytePairs:
         raise PeakwardError(
             f"expected a tokenizer.json of Hugging Face tokenizers, got {path}: {error}"
         ) from error
+    # Whoever saved the file may have cut or filled up batches with it: the ids would not be the text's.
+    inner.no_truncation()
+    inner.no_padding()
     known = [found for name in SEPARATORS if (found := inner.token_to_id(name)) is not None]
     if not known:
         raise PeakwardError(
             f"expected one of {', '.join(SEPARATORS)} in {path} to stand between documents, got none: "
             "add it to the tokenizer"
         )
-    return BytePairs(inner, f"file {digest}", known[0])
+    # "uncut", for tokens of the same file are kept on disk that were not.
+    return BytePairs(inner, f"file {digest}, uncut", known[0])
 
 
 MARKS = (2, 3)
@@ -217,13 +232,18 @@ MARKS = (2, 3)
 
 
 def of_merges(
-    tokens: Sequence[str], merges: Sequence[str], kinds: Sequence[int], end: int
+    tokens: Sequence[str],
+    merges: Sequence[str],
+    kinds: Sequence[int],
+    end: int,
+    begin: int | None = None,
 ) -> BytePairs:
     """The tokenizer whose lists a .gguf file holds, splitting text as SmolLM's: every digit by itself.
 
     Args:
         merges: pairs of tokens, apart by a space, in the order in which they are merged.
         kinds: the type of each token.
+        begin: the token that a prompt begins with, where it has one.
 
     Raises:
         PeakwardError: `tokenizers` is not installed, or the lists do not fit together.
@@ -235,21 +255,29 @@ def of_merges(
         inner = library.Tokenizer(library.models.BPE(vocab=vocabulary, merges=pairs))
         marks = [token for token, kind in zip(tokens, kinds, strict=True) if kind in MARKS]
         inner.add_special_tokens(marks)
-        known = 0 <= end < len(tokens) == len(vocabulary)
+        marked = (end,) if begin is None else (end, begin)
+        known = len(tokens) == len(vocabulary) and all(
+            isinstance(each, int) and 0 <= each < len(tokens) for each in marked
+        )
     except Exception as error:  # tokenizers raises nothing narrower
         raise PeakwardError(
             f"expected lists of a byte-pair tokenizer, got some that do not fit together: {error}"
         ) from error
     if not known:
         raise PeakwardError(
-            f"expected {len(tokens):,} different tokens, an end among them, got {len(vocabulary):,} and "
-            f"the end {end}: the file is damaged"
+            f"expected {len(tokens):,} different tokens, the marks of a text among them, got "
+            f"{len(vocabulary):,} and the marks {', '.join(map(quoted, marked))}: the file is damaged"
         )
     split = library.pre_tokenizers
     inner.pre_tokenizer = split.Sequence(
         [split.Digits(individual_digits=True), split.ByteLevel(add_prefix_space=False)]
     )
     inner.decoder = library.decoders.ByteLevel()
+    if begin is not None:
+        mark = {"id": "begin", "ids": [begin], "tokens": [tokens[begin]]}
+        inner.post_processor = library.processors.TemplateProcessing(
+            single=["begin", "$A"], special_tokens=[mark]
+        )
     content = json.dumps([list(tokens), list(merges)]).encode()
     return BytePairs(inner, f"merges {hashlib.sha256(content).hexdigest()[:16]}", end)
 

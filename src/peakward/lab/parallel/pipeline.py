@@ -56,7 +56,7 @@ class Stage(nn.Module):
             if shape.positions == "learned":
                 x = x + self.position_embedding.weight[:seq_len]
             elif shape.positions == "sinusoidal":
-                x = x + decoder.sinusoids(shape, seq_len, x)
+                x = decoder.with_sinusoids(shape, x)
         cos, sin = None, None
         if shape.positions == "rope":
             cos, sin = decoder.rotation(shape, seq_len, x)

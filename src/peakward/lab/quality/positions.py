@@ -23,6 +23,11 @@ from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Losses, Quality
 from peakward.records.model_shape import ModelShape, Positions
 
+SCALED = "sinusoidal, scaled"
+"""Losses from before tokens were multiplied by √width beside sinusoids are stored by the kind's own name."""
+WAYS: dict[str, Positions] = {
+    SCALED if each == "sinusoidal" else each: each for each in get_args(Positions)
+}
 HEAD_DIM = 32
 HELD_OUT = 0.1
 """The last share of the text, of which no token is trained on."""
@@ -39,10 +44,10 @@ def build(case: QualityCase) -> Work:
         PeakwardError: a width that is no multiple of the head's, or what `text.read` raises.
     """
     names = ("layers", "width", "length", "factor", "batch", "steps")
-    layers, width, length, factor, batch, steps = chosen(case, get_args(Positions), *names)
+    layers, width, length, factor, batch, steps = chosen(case, WAYS, *names)
     if width % HEAD_DIM:
         raise PeakwardError(f"expected a width that divides by {HEAD_DIM}, got {width}: round it")
-    shape = shape_of(case.way, layers, width, length * factor)
+    shape = shape_of(WAYS[case.way], layers, width, length * factor)
     model = build_decoder(
         shape,
         attention=implementation("sdpa"),
@@ -61,7 +66,7 @@ def build(case: QualityCase) -> Work:
     return Work(n_parameters, steps, run)
 
 
-def shape_of(positions: str, layers: int, width: int, longest: int) -> ModelShape:
+def shape_of(positions: Positions, layers: int, width: int, longest: int) -> ModelShape:
     """A decoder that reads bytes, with heads of `HEAD_DIM`."""
     return ModelShape(
         name="trained",
@@ -73,7 +78,7 @@ def shape_of(positions: str, layers: int, width: int, longest: int) -> ModelShap
         n_kv_heads=width // HEAD_DIM,
         head_dim=HEAD_DIM,
         max_seq_len=longest,
-        positions=positions,  # type: ignore[arg-type]
+        positions=positions,
     )
 
 

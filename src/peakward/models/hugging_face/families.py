@@ -148,12 +148,17 @@ class Llama(Rotary, frozen=True, kw_only=True):
 
 
 class Mistral(Rotary, frozen=True, kw_only=True):
-    """Mistral: Llama's block with a window, unless `sliding_window` is null."""
+    """Mistral: Llama's block with a window, unless `sliding_window` is null. With `layer_types` transformers
+    reads it as Ministral, whose layers have the window where these say so."""
 
     intermediate_size: InnerWidth = 14_336
     num_key_value_heads: Heads | None = 8
     max_position_embeddings: Positions = 131_072
     sliding_window: Positions | None = 4096
+
+    @property
+    def window(self) -> int | None:
+        return None if "full_attention" in (self.layer_types or ()) else self.sliding_window
 
 
 class Mixtral(Rotary, frozen=True, kw_only=True):

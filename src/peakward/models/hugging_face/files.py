@@ -74,6 +74,20 @@ def cached(name: str) -> Path:
     return path
 
 
+def title(config: Path) -> str:
+    """The name of the model that a configuration lies beside: ORG/NAME in the hub's cache, whose folders are
+    named by hashes, else that of the folder."""
+    folder = config.parent.resolve()
+    repository = _repository(folder)
+    return "/".join(repository.groups()) if repository else folder.name or config.name
+
+
+def _repository(folder: Path) -> re.Match[str] | None:
+    """The name of the repository of which a folder is a snapshot in the hub's cache, in its parts."""
+    name = folder.parent.parent.name
+    return REPOSITORY.fullmatch(name) if folder.parent.name == "snapshots" else None
+
+
 def configuration(path: Path) -> dict[str, object]:
     """The JSON object that a file holds; its texts come in printable.
 
@@ -151,9 +165,8 @@ def _checked(folder: Path, name: str) -> Path:
     """
     whole = folder.resolve()
     homes = [whole]
-    repository = whole.parent.parent
-    if whole.parent.name == "snapshots" and REPOSITORY.fullmatch(repository.name):
-        homes.append(repository / "blobs")
+    if _repository(whole) is not None:
+        homes.append(whole.parent.parent / "blobs")
     try:
         path = (folder / name).resolve()
         if not any(path.is_relative_to(home) for home in homes):

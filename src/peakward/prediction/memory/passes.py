@@ -41,6 +41,8 @@ def embedding_backward(line: Timeline, plan: Plan, gradient: int) -> None:
     if shape.positions == "learned":
         rows = line.op(plan.seq * shape.d_model * size, gradient)
         line.gradient(shape.max_seq_len * shape.d_model * size, rows)
+    elif shape.positions == "sinusoidal":
+        gradient = line.op(plan.hidden.n_bytes, gradient)
     # The ids, sorted, and where each came from (ATen/native/cuda/Embedding.cu).
     sorting = (plan.tokens * ITEM_BYTES[INT],) * 4
     scratch = line.ops(sorting, gradient)

@@ -19,7 +19,8 @@ def forward(tape: Tape, plan: Plan) -> None:
     if shape.positions == "learned":
         tape.pointwise("add", hidden, rows)
     elif shape.positions == "sinusoidal":
-        tape.pointwise("add", hidden, _sinusoids(tape, plan))
+        # The factor of the tokens is part of the sum.
+        tape.pointwise("add", _sinusoids(tape, plan), hidden)
     elif shape.positions == "rope":
         _rotation(tape, plan)
     else:
@@ -35,6 +36,8 @@ def backward(tape: Tape, plan: Plan) -> None:
         rows = tensor(plan.stored, plan.seq, shape.d_model)
         whole = tensor(plan.stored, shape.max_seq_len, shape.d_model)
         tape.call("slice_backward", (rows,), (whole,))
+    elif shape.positions == "sinusoidal":
+        tape.pointwise("mul", hidden)
     with tape.module("embedding"):
         ids = tensor(INT, plan.batch, plan.seq)
         tape.call("embedding_dense_backward", (hidden, ids), (table,))

@@ -111,6 +111,18 @@ def test_a_users_file(tmp_path):
         tokenizer.load(tokenizer.source(str(path)), REPEATED_TEXT, found.vocab_size - 1)
 
 
+def test_a_file_that_cuts_and_fills_up_does_neither(tmp_path):
+    inner = tokenizer.learned(REPEATED_TEXT, 300)._inner
+    expected = inner.encode("the cat sat").ids
+    inner.enable_truncation(2)
+    inner.enable_padding(length=64)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(inner.to_str())
+    found = tokenizer.of_file(path, "0")
+    assert found.encode("the cat sat").tolist() == expected
+    assert found.of_prompt("the cat sat").tolist() == expected
+
+
 def test_a_file_that_is_no_tokenizer(tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text("{}")
@@ -163,3 +175,22 @@ def test_a_prompt_begins_as_the_file_says():
     assert found.of_prompt("the cat").tolist() == [0, 2, 3]
     assert found.encode("the cat").tolist() == [2, 3]
     assert found.of_prompt("").tolist() == []
+
+
+def test_new_words_keep_the_space_before_them():
+    """As Llama 2's file has it: "▁" is a space, and the first one of what is decoded is dropped."""
+    words = {"<unk>": 0, "</s>": 1, "▁the": 2, "▁cat": 3, "s": 4}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    inner.decoder = tokenizers.decoders.Metaspace()
+    inner.add_special_tokens(["</s>"])
+    found = tokenizer.BytePairs(inner, "test", 1)
+    assert found.decode([3, 4]) == "cats"
+    assert found.added([2], [3, 4, 1]) == " cats"
+    assert found.added([2, 3], [4]) == "s"
+
+
+def test_new_bytes_complete_a_character():
+    found = tokenizer.learned(REPEATED_TEXT, 300)
+    found._inner.decoder = tokenizers.decoders.ByteLevel()
+    *given, last = found.encode("the é").tolist()
+    assert found.added(given, [last, *found.encode(" cat")]) == "é cat"

@@ -88,6 +88,33 @@ def test_it_is_the_model_that_transformers_has(kind, llama, request):
     assert found.words.decode([*found.words.encode("naïve 12"), 0]) == "naïve 12"
 
 
+def test_a_model_of_the_hubs_cache_has_its_name_there(folder, tmp_path, monkeypatch):
+    repository = tmp_path / "models--org--small"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("7ae5")
+    (repository / "snapshots").mkdir()
+    folder.rename(repository / "snapshots" / "7ae5")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert load("org/small", **ON_CPU).model.shape.name == "org/small"
+
+
+def test_what_a_file_says_of_beginnings_and_ends(llama, tmp_path):
+    path = tmp_path / "small.gguf"
+    marks = {"add_bos_token": 1, "bos_token_id": 5, "eot_token_id": 7}
+    said = {f"tokenizer.ggml.{name}": value for name, value in marks.items()}
+    path.write_bytes(gguf({**FIELDS, **said}, tensors_of(llama)))
+    found = load(str(path), **ON_CPU)
+    hello = found.words.encode("hello").tolist()
+    assert found.words.of_prompt("hello").tolist() == [5, *hello]
+    assert found.ends == {0, 7}
+    for wrong in (999, 1.0):
+        said["tokenizer.ggml.bos_token_id"] = wrong
+        path.write_bytes(gguf({**FIELDS, **said}, tensors_of(llama)))
+        assert f"the marks 0, {wrong}: the file is damaged" in refusal(path)
+    path.write_bytes(gguf({**FIELDS, "tokenizer.ggml.add_bos_token": 1}, tensors_of(llama)))
+    assert "without bos_token_id" in refusal(path)
+
+
 def refusal(name):
     with pytest.raises(PeakwardError) as caught:
         load(str(name), **ON_CPU)
@@ -114,6 +141,24 @@ def test_damaged_weights_of_a_folder(folder):
     assert "the pickle pytorch_model.bin, which may run any code" in refusal(folder)
 
 
+def test_weights_that_are_not_finite(folder, llama):
+    for value in (math.nan, -math.inf):
+        llama.model.layers[1].mlp.down_proj.weight.data[3, 4] = value
+        llama.save_pretrained(folder)
+        assert "expected finite weights, got NaN or infinity in 'blocks.1.ff.down" in refusal(
+            folder
+        )
+
+
+def test_a_head_of_its_own_where_the_configuration_has_none(folder, llama):
+    configured(folder, tie_word_embeddings=True)
+    assert "expected a head that is the embedding" in refusal(folder)
+    llama.lm_head.weight.data.copy_(llama.model.embed_tokens.weight)
+    llama.save_pretrained(folder)
+    configured(folder, tie_word_embeddings=True)
+    assert load(str(folder), **ON_CPU).model.shape.tied_head
+
+
 def test_folders_of_another_model(folder):
     configured(folder, intermediate_size=48)
     assert "expected model.layers.0.mlp.gate_proj.weight of (48, 32)" in refusal(folder)
@@ -123,7 +168,10 @@ def test_folders_of_another_model(folder):
     assert "got none named model.layers.2." in refusal(folder)
     configured(folder, num_hidden_layers=2, rope_parameters={"rope_type": "llama3", "factor": 8.0})
     assert "rope of type llama3" in refusal(folder)
-    configured(folder, rope_parameters=None, vocab_size=100)
+    configured(folder, rope_parameters={"rope_type": "default", "rope_theta": 500.0})
+    configured(folder, rope_scaling={"type": "linear", "factor": 4.0})  # Both: transformers scales.
+    assert "rope of type linear" in refusal(folder)
+    configured(folder, rope_parameters=None, rope_scaling=None, vocab_size=100)
     assert "tokenizer of at most 100 tokens" in refusal(folder)
     configured(folder, model_type="gpt_neox")
     assert "expected a model of type llama, mistral, qwen2" in refusal(folder)
@@ -143,7 +191,8 @@ def test_files_of_another_model(llama, tmp_path):
     assert "architecture llama" in with_fields(**{"general.architecture": "falcon"})
     assert "contradicts itself" in with_fields(**{"llama.attention.head_count": 2})
     assert "scaled" in with_fields(**{"llama.rope.scaling.type": "yarn"})
-    assert "a factor of 4.0" in with_fields(**{"llama.rope.scale_linear": 4.0})
+    for name in ("llama.rope.scale_linear", "llama.rope.scaling.factor"):
+        assert "'linear' by a factor of 4.0" in with_fields(**{name: 4.0})
     assert "llama.rope.dimension_count" in with_fields(**{"llama.rope.dimension_count": 4})
     assert "SmolLM" in with_fields(**{"tokenizer.ggml.pre": "default"})
     assert "num_hidden_layers" in with_fields(**{"llama.block_count": 4_000_000_000})

@@ -83,6 +83,14 @@ def test_a_row_that_comes_free_is_used(model):
     assert order == sorted(order)
 
 
+def test_a_text_of_one_token_holds_no_row(model):
+    """Beside a long text the others take no step more."""
+    long, short, one = Request([5, 9], 20), Request([4, 1], 9), Request([4], 1)
+    found = served(model, CACHES["pages"](model.shape), "continuous", [long, one, one, one, short])
+    assert found.n_steps == 19
+    assert served(model, CACHES["pages"](model.shape), "static", [one] * 4).n_steps == 0
+
+
 def test_drawn_texts_do_not_depend_on_the_batching(model):
     static, continuous, alike = (
         served(

@@ -153,6 +153,17 @@ def test_a_drawn_text_depends_on_its_seed_and_place_alone(model, make_decoder):
     assert drawn_texts(PROMPTS, seed=6) != texts
 
 
+@pytest.mark.parametrize("drafter", ["another", "ngrams"])
+def test_a_drawn_text_of_fewer_tokens_is_the_beginning_of_a_longer_one(
+    drafter, model, make_decoder
+):
+    def drawn_texts(n):
+        drafts = make_drafter(drafter, model, make_decoder, 3)
+        return speculated(model, drafts, n=n, temperature=1.0, seed=5).tokens
+
+    assert drawn_texts(12) == [each[:12] for each in drawn_texts(30)]
+
+
 N_TEXTS, VOCAB = 60_000, 5
 CHI_SQUARED = 55.0
 """Of 24 degrees of freedom, exceeded by a right rule once in 3,000 seeds; the seed is fixed."""

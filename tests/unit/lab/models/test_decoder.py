@@ -92,12 +92,19 @@ def test_sinusoids_are_the_paper_s(d_model, make_shape):
             angle = position / 10_000 ** ((i - i % 2) / d_model)
             expected = math.cos(angle) if i % 2 else math.sin(angle)
             assert found[position, i].item() == pytest.approx(expected, abs=1e-14)
+    rows = decoder.sinusoids(make_shape(d_model=d_model), 4, found, torch.tensor([0, 5]))
+    assert torch.equal(rows, torch.stack((found[:4], found[5:9])))
 
 
 def test_sinusoidal_model_is_a_learned_one_with_that_table(make_shape):
-    sinusoidal, learned = (build(make_shape(positions=p)) for p in ("sinusoidal", "learned"))
+    """Beside sinusoids the paper multiplies embeddings by √d_model, here 4 so that nothing is rounded."""
+    shape = {"d_model": 16, "n_heads": 2, "n_kv_heads": 2}
+    sinusoidal, learned = (
+        build(make_shape(positions=p, **shape)) for p in ("sinusoidal", "learned")
+    )
     table = decoder.sinusoids(learned.shape, 32, torch.zeros((), dtype=torch.float64))
     learned.load_state_dict({**sinusoidal.state_dict(), "position_embedding.weight": table})
+    learned.embedding.weight.data.mul_(4)
     ids = tokens(learned.shape)
     assert torch.equal(sinusoidal(ids), learned(ids))
 
@@ -141,7 +148,7 @@ def test_attention_is_given_the_positions(positions, make_shape):
     first = model.blocks[0]
     x = model.embedding(ids)
     if positions == "sinusoidal":
-        x = x + decoder.sinusoids(shape, 12, x)
+        x = decoder.with_sinusoids(shape, x)
     if positions == "learned":
         x = x + model.position_embedding.weight[:12]
     packed = first.attention.qkv(first.attention_norm(x)).unflatten(-1, (12, 8)).transpose(1, 2)

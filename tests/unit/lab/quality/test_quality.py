@@ -1,5 +1,7 @@
 """Losses on real text, on a CPU at the smallest sizes: exact caches agree, and what is kept is counted."""
 
+from typing import get_args
+
 import pytest
 import torch
 
@@ -7,6 +9,8 @@ from peakward.lab.quality import caches, positions, subjects
 from peakward.lab.quality.score import by_stretch
 from peakward.records.case import QualityCase, Source
 from peakward.records.errors import PeakwardError
+from peakward.records.model_shape import Positions
+from peakward.studies.positions import SCALED
 
 
 @pytest.fixture
@@ -49,6 +53,11 @@ def test_positions_are_trained_and_read_beyond_their_length(text):
     within = torch.tensor(found.quality.losses[0].losses).mean()
     assert within < 4.5, "bytes drawn at random would take 5.5 nats"
     assert len({len(each.losses) for each in found.quality.losses}) == 1
+
+
+def test_each_kind_of_positions_has_a_way():
+    assert sorted(positions.WAYS.values()) == sorted(get_args(Positions))
+    assert positions.WAYS[SCALED] == "sinusoidal"
 
 
 def test_no_byte_read_was_trained_on(text):

@@ -109,6 +109,8 @@ def test_what_is_left_out_of_the_rotation_is_theirs():
 def test_windows():
     assert of("mistral").window == 4096
     assert of("mistral", sliding_window=None).window is None
+    assert of("mistral", layer_types=["full_attention"] * 2).window is None
+    assert of("mistral", layer_types=["sliding_attention"] * 2).window == 4096
     assert of("llama", sliding_window=9).window is None
     assert of("qwen2", sliding_window=9).window is None
     windowed = {"use_sliding_window": True, "sliding_window": 9}

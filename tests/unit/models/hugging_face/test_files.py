@@ -13,6 +13,7 @@ from peakward.models.hugging_face.files import (
     found,
     hub_cache,
     refuse_impossible_sizes,
+    title,
     weights,
 )
 from peakward.records.errors import PeakwardError
@@ -138,6 +139,18 @@ def test_a_link_to_nothing_or_to_itself_is_refused(folder):
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors").symlink_to("model.safetensors")
     assert "expected" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("models--org--tiny-llama/snapshots/7ae5", "org/tiny-llama"),
+        ("other/snapshots/7ae5", "7ae5"),
+        ("models--org--tiny-llama/other/mine", "mine"),
+    ],
+)
+def test_a_model_has_the_name_of_its_repository_or_folder(place, expected, tmp_path):
+    assert title(tmp_path / place / "config.json") == expected
 
 
 @pytest.mark.parametrize("repository", ["models--org--name", "other"])
