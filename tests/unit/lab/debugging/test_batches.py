@@ -44,7 +44,9 @@ def test_a_step_draws_the_same_beside_a_loader_that_draws_too(run, shuffle):
 
 
 @pytest.mark.parametrize(
-    "draw", [random.random, np.random.random, lambda: float(torch.rand(()))], ids=str
+    "draw",
+    [random.random, np.random.random, lambda: float(torch.rand(()))],
+    ids=["python", "numpy", "torch"],
 )
 def test_what_a_loader_draws_is_not_drawn_again(draw):
     def loader():
