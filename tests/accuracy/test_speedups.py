@@ -9,7 +9,7 @@ pytestmark = pytest.mark.full  # They predict every stored measurement again.
 
 
 def ratios(now, source):
-    """Of each pair the measured over the predicted gain, by whether the device bounds both, come what host may."""
+    """Of each pair the measured over the predicted gain, by whether the device bounds both under any host."""
     host_is_known = source == "calibrated"
     replayed = {each.case: each for each in now}
     for case, without in replayed.items():

@@ -70,7 +70,7 @@ def stays_bound_by_device(phases: Iterable[PhasePrediction], host_is_known: bool
 
     A bf16 step of `small` 4 × 1024 needs 31 ms of an H200 and 19 of the host that its calibration knew; on
     another day (`2026-11-27-h200-study-precision`) its kernels took the same 31 and the step 47. Counted as
-    bound by the device, 29 of 136 such gains lay outside their intervals; 1 of 60 does so.
+    bound by the device, 29 of 136 gains lay outside their intervals; of those that stay so, 2 of 60 do.
     """
     each_phase = tuple(phases)
     _, slowest = HOST[host_is_known]

@@ -2,7 +2,14 @@
 
 import pytest
 
-from peakward.prediction.time.errors_seen import DEVICE, HOST, LEVEL, interval
+from peakward.prediction.time.errors_seen import (
+    DEVICE,
+    HOST,
+    LEVEL,
+    interval,
+    stays_bound_by_device,
+)
+from peakward.records.prediction import PhasePrediction
 
 
 def test_an_interval_is_the_prediction_times_its_factors():
@@ -28,3 +35,16 @@ def test_the_prediction_lies_in_its_interval(factors):
 def test_what_is_known_less_well_has_the_wider_one(surer, less_sure):
     assert less_sure[0] < surer[0]
     assert less_sure[1] > surer[1]
+
+
+def phase(device_s, host_s):
+    return PhasePrediction(
+        phase="forward", device_s=device_s, host_s=host_s, n_launches=9, n_waits=0
+    )
+
+
+@pytest.mark.parametrize("host_is_known", [True, False])
+def test_the_device_bounds_what_the_slowest_host_can_still_issue_in_time(host_is_known):
+    _, slowest = HOST[host_is_known]
+    assert stays_bound_by_device([phase(1.01 * slowest, 0.4), phase(0.0, 0.6)], host_is_known)
+    assert not stays_bound_by_device([phase(0.99 * slowest, 0.4), phase(0.0, 0.6)], host_is_known)
