@@ -19,9 +19,9 @@ BEST_FIRST: tuple[Verdict, ...] = ("stable", "unstable", "throttled")
 FP8_SINCE = datetime.fromisoformat("2026-11-28T08:36:59+00:00")
 """When fp8's kernels came to be those of today, which cast a matrix once, both ways, by delayed scales.
 
-Before, torch's operators found a tensor's largest magnitude, divided and cast: a train step of `small` 4 × 1024
-had 3,862 launches and 53 ms of the device (`2026-11-27-h200-study-precision`), where today's is predicted to
-have 1,456 and 32. No study of today's is stored yet."""
+Before, torch's operators found a tensor's largest magnitude, divided and cast: a train step of `small`
+4 × 1024 had 3,862 launches and 53 ms of the device (`2026-11-27-h200-study-precision`), where today's is
+predicted to have 1,456 and 32. No study of today's is stored yet."""
 
 
 class Stored(NamedTuple):
