@@ -98,6 +98,7 @@ def test_a_step_of_the_same_calls_is_evidence(stored):
     assert not any("the same calls" in each for each in causes(case, [case]))
 
 
+@pytest.mark.full
 def test_a_profile_tells_a_step_that_the_host_held_up_from_one_that_its_kernels_fill(now):
     """small 4 × 1024 in bf16 on a slow host, and in tf32 on the same."""
     folder = studies(FOLDER)["2026-11-27-h200-study-precision.json"]
