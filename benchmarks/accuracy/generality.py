@@ -12,6 +12,7 @@ import numpy as np
 
 from accuracy import host_costs
 from accuracy.records import HeldOut, Refit, Replayed
+from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.errors_seen import LEVEL
 from peakward.records.prediction import Waits
 
@@ -28,11 +29,11 @@ class Judged(NamedTuple):
     """Whether the interval holds what was measured."""
 
 
-def refits(cases: Sequence[Replayed], call_s: float) -> list[Refit]:
-    """Of both bounds, as far as each can be; `call_s` is the host's unit."""
+def refits(cases: Sequence[Replayed], on: DeviceModel) -> list[Refit]:
+    """Of both bounds, as far as each can be, on the device as it was calibrated."""
     host = [each for each in cases if each.calibrated.bound == "host" and host_costs.covered(each)]
     device = [each for each in cases if each.calibrated.bound == "device"]
-    return [_refit("host", host, call_s), _refit("device", device, call_s)]
+    return [_refit("host", host, on), _refit("device", device, on)]
 
 
 def factors(cases: Sequence[Replayed]) -> Factors:
@@ -41,28 +42,28 @@ def factors(cases: Sequence[Replayed]) -> Factors:
     return float(low), float(high)
 
 
-def _refit(bound: Waits, cases: Sequence[Replayed], call_s: float) -> Refit:
+def _refit(bound: Waits, cases: Sequence[Replayed], on: DeviceModel) -> Refit:
     models = sorted({each.case.model.name for each in cases})
-    judged = {model: _judged(bound, model, cases, call_s) for model in models}
+    judged = {model: _judged(bound, model, cases, on) for model in models}
     together = [each for members in judged.values() for each in members]
     return Refit(
         bound=bound,
-        constants=host_costs.fit(cases, call_s) if bound == "host" else {},
+        constants=host_costs.fit(cases, on.call_s) if bound == "host" else {},
         factors=factors(cases),
         models=tuple(_held_out(model, judged[model]) for model in models),
         together=_held_out("each in turn", together),
     )
 
 
-def _judged(bound: Waits, model: str, cases: Sequence[Replayed], call_s: float) -> list[Judged]:
+def _judged(bound: Waits, model: str, cases: Sequence[Replayed], on: DeviceModel) -> list[Judged]:
     """The cases of a model, by fits to those of all others."""
     others = [each for each in cases if each.case.model.name != model]
-    costs = host_costs.fit(others, call_s) if bound == "host" else None
+    costs = host_costs.fit(others, on.call_s) if bound == "host" else None
     between = factors(others)
     return [
         Judged(
             each,
-            None if costs is None else host_costs.step_s(each, costs, call_s),
+            None if costs is None else host_costs.step_s(each, costs, on),
             _holds(between, each),
         )
         for each in cases

@@ -13,8 +13,10 @@ from accuracy.records import Replayed
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.operators.plan import plan
 from peakward.prediction.operators.weights import weights
-from peakward.prediction.time import dispatch, step
-from peakward.prediction.time.step import Stretch
+from peakward.prediction.time import dispatch
+from peakward.prediction.time.device_model import DeviceModel
+from peakward.prediction.time.setting import of_case
+from peakward.prediction.time.step import graph_time
 from peakward.records.measurement import Phase
 
 Costs = dict[str, float]
@@ -81,19 +83,15 @@ def fit(cases: Sequence[Replayed], call_s: float) -> Costs:
     return deployed() | dict(zip(used, found, strict=True))
 
 
-def step_s(case: Replayed, costs: Costs, call_s: float) -> float:
-    """The step with these costs of the host and the device's times as predicted."""
+def step_s(case: Replayed, costs: Costs, on: DeviceModel) -> float:
+    """The step on the device with these costs of the host, in the place of those that stand."""
     needed = work(case)
-    return step.queued_s(
-        [
-            Stretch(
-                each.n_launches,
-                call_s * sum(costs[name] * n for name, n in needed[each.phase].items()),
-                each.device_s,
-            )
-            for each in case.calibrated.phases
-        ]
-    )
+
+    def units(phase: Phase) -> float:
+        return sum(costs[name] * n for name, n in needed[phase].items())
+
+    graph = op_graph(case.case, compute_capability=on.compute_capability)
+    return graph_time(case.case, graph, of_case(case.case), units, on).step_s.estimate
 
 
 def _total(case: Replayed) -> Costs:

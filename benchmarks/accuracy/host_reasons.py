@@ -6,6 +6,7 @@ from statistics import median
 import msgspec
 
 from accuracy.records import Replayed
+from peakward.prediction.time.errors_seen import stays_bound_by_device
 from peakward.records.case import ModelCase
 from peakward.report.format import format_cell
 
@@ -16,9 +17,10 @@ LEAST_CHANGE = 0.05
 
 
 def concerned(case: Replayed) -> bool:
-    """Whether the step, or a phase of it, waits for the host."""
-    return case.calibrated.bound == "host" or any(
-        each.host_s > each.device_s for each in case.calibrated.phases
+    """Whether the step, or a phase of it, waits for the host, or would for a slower one."""
+    phases = case.calibrated.phases
+    return not stays_bound_by_device(phases, host_is_known=True) or any(
+        each.host_s > each.device_s for each in phases
     )
 
 

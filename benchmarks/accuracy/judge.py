@@ -48,8 +48,6 @@ def judge(folder: Path, on: Site) -> Accuracy:
         ),
         sessions=tuple(noise.sessions(stored, cases)),
         repeats=tuple(noise.repeats(cases)),
-        refits=(
-            tuple(generality.refits(cases, on.calibrated.call_s)) if on.device == FITTED_ON else ()
-        ),
+        refits=(tuple(generality.refits(cases, on.calibrated)) if on.device == FITTED_ON else ()),
         products=tuple(products.products(here, on.calibrated)),
     )

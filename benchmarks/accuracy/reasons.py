@@ -15,6 +15,8 @@ from peakward.report.format import format_cell
 
 PRODUCT_OFF = 0.08
 """From which error on a product is named."""
+BUSY = 0.9
+"""Of a step, from which on its kernels explain it."""
 FULL_CLOCK = 0.97
 """Of the highest clock among all cases: calibrated rates were taken at that."""
 
@@ -38,13 +40,29 @@ def worst(cases: Sequence[Replayed], evidence: Evidence, n: int = 10) -> list[Re
 
 def reason(case: Replayed, evidence: Evidence) -> str:
     """In words, with the numbers: what is known to differ, then the phase that differs most."""
+    found = [_idle(case, evidence)]
     if host_reasons.concerned(case):
-        causes = host_reasons.causes(case, evidence.cases)
-    else:
-        found = (_steps(case), _clock(case, evidence), _head(case), _product(case, evidence))
-        causes = [each for each in found if each]
+        found += host_reasons.causes(case, evidence.cases)
+    if case.calibrated.bound == "device":
+        found += [_steps(case), _clock(case, evidence), _head(case), _product(case, evidence)]
+    causes = [each for each in found if each]
     phase = _phase(case)
     return "; ".join([*(causes or ["unknown"]), *([phase] if phase else [])])
+
+
+def _idle(case: Replayed, evidence: Evidence) -> str | None:
+    """What a profile of the case says of a step that took longer than its kernels."""
+    found = evidence.profiles.get(case.case)
+    if found is None:
+        return None
+    busy_s = found.profile.breakdown.together.busy_ns * 1e-9 / found.n_steps
+    if busy_s > BUSY * case.measured_s:
+        return None
+    kernels, told = (
+        format_cell(each, "s")
+        for each in (busy_s, sum(each.device_s for each in case.calibrated.phases))
+    )
+    return f"in a profile the device was busy for {kernels} a step, predicted {told}: the host held it up"
 
 
 def _steps(case: Replayed) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from accuracy.measured import Stored, device_key, is_timed, median_s
+from accuracy.measured import Stored, device_key, is_replayed, is_timed, median_s
 from accuracy.records import Merged, Predicted, Refusal, Replayed
 from accuracy.seen import seen
 from peakward.hardware.devices import device
@@ -20,6 +20,8 @@ from peakward.records.measurement import Measurement
 from peakward.records.prediction import StepTime
 from peakward.report.cases import label
 from stored_results import index
+
+FORMER_KERNELS = "a step in fp8 by kernels that the code no longer has"
 
 
 class Site(NamedTuple):
@@ -59,11 +61,11 @@ def replay(cases: Iterable[Merged], on: Site) -> tuple[list[Replayed], list[Refu
 
 
 def not_replayed(measurements: Iterable[Stored]) -> list[Refusal]:
-    """What is no case to predict: operators alone, and cases that did not run."""
+    """What is no case to predict: operators alone, cases that did not run, and former kernels."""
     counts = Counter(
         _why_not(each.measurement)
         for each in measurements
-        if not is_timed(each.measurement) or not isinstance(each.measurement.case, ModelCase)
+        if not is_replayed(each.measurement) or not isinstance(each.measurement.case, ModelCase)
     )
     return [Refusal(reason=each, n=n) for each, n in counts.most_common()]
 
@@ -73,7 +75,9 @@ def _why_not(measurement: Measurement) -> str:
         return "an operator alone, not a step"
     if measurement.status != "ok":
         return f"the case ended {measurement.status}: no time was measured"
-    return "memory alone was measured, in a single step"
+    if not is_timed(measurement):
+        return "memory alone was measured, in a single step"
+    return FORMER_KERNELS
 
 
 def _replayed(each: Merged, calibrated: StepTime, datasheet: StepTime, key: str) -> Replayed:

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from accuracy.measured import Stored, device_key
+from accuracy.measured import Stored, device_key, is_of_former_kernels
 from accuracy.records import Refusal
+from accuracy.replay import FORMER_KERNELS
 from peaks.records import Peak, Verdict
 from peakward.hardware.devices import device
 from peakward.prediction.memory.peak import peak_memory
@@ -38,6 +39,9 @@ def replay(stored: Iterable[Stored]) -> Replay:
     """Each case once a device: its first measurement, for memory does not vary as time does."""
     peaks, verdicts, refused = [], [], Counter[str]()
     for each in _once(stored):
+        if is_of_former_kernels(each.case, each.measurement.started_at):
+            refused[FORMER_KERNELS] += 1
+            continue
         try:
             predicted = peak_memory(each.case)
         except PeakwardError as error:

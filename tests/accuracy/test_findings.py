@@ -6,12 +6,17 @@ import pytest
 from accuracy import generality, page, products
 from accuracy.groups import group, nine_in_ten
 from accuracy.host_reasons import causes
+from accuracy.measured import studies
+from accuracy.reasons import Evidence, reason
 from accuracy.records import Merged
 from accuracy.seen import FITTED_ON, seen
 from peakward.models.presets import model
 from peakward.records.case import ModelCase, Workload
 from peakward.records.profile import OperatorRate
 from peakward.report import markdown
+from stored_results import FOLDER
+
+from .conftest import SITES
 
 
 @pytest.mark.parametrize(
@@ -91,6 +96,21 @@ def test_a_step_of_the_same_calls_is_evidence(stored):
     )
     assert any("the same calls on other sizes" in each for each in causes(case, stored.cases))
     assert not any("the same calls" in each for each in causes(case, [case]))
+
+
+@pytest.mark.full
+def test_a_profile_tells_a_step_that_the_host_held_up_from_one_that_its_kernels_fill(now):
+    """small 4 × 1024 in bf16 on a slow host, and in tf32 on the same."""
+    folder = studies(FOLDER)["2026-11-27-h200-study-precision.json"]
+    profiles = {each.case: each for each in folder.profiles}
+    evidence = Evidence(now, profiles, SITES[FITTED_ON].calibrated)
+    told = {
+        each.case.configuration.precision: reason(each, evidence)
+        for each in now
+        if each.case in profiles
+    }
+    assert "the device was busy for 30.9 ms a step" in told["bf16"]
+    assert "the host held it up" not in told["tf32"]
 
 
 def test_the_page_is_the_findings(stored):

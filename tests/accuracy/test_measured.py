@@ -1,9 +1,12 @@
 """How the measurements of one case become one figure."""
 
+from datetime import timedelta
+
 import msgspec
 import pytest
 
-from accuracy.measured import Stored, merged, stored, studies
+from accuracy.measured import FP8_SINCE, Stored, merged, stored, studies
+from accuracy.replay import FORMER_KERNELS, not_replayed
 from accuracy.seen import FITTED_ON
 from stored_results import FOLDER, index
 
@@ -46,6 +49,16 @@ def test_a_worse_one_counts_where_there_is_no_better(one):
 def test_what_did_not_run_is_no_figure(one):
     failed = msgspec.structs.replace(one, status="oom", summary=None)
     assert merged([Stored("a.json", failed)]) == []
+
+
+@pytest.mark.parametrize(("seconds", "n_cases"), [(-1, 0), (0, 1)])
+def test_a_step_in_fp8_counts_from_when_its_kernels_are_those_of_today(one, seconds, n_cases):
+    configuration = msgspec.structs.replace(one.case.configuration, precision="fp8")
+    case = msgspec.structs.replace(one.case, configuration=configuration)
+    started_at = (FP8_SINCE + timedelta(seconds=seconds)).isoformat()
+    fp8 = Stored("a.json", msgspec.structs.replace(one, case=case, started_at=started_at))
+    assert len(merged([fp8])) == n_cases
+    assert [each.reason for each in not_replayed([fp8])] == [FORMER_KERNELS] * (1 - n_cases)
 
 
 def test_other_records_are_passed_over(tmp_path):

@@ -11,6 +11,7 @@ import torch
 from peakward.lab.levers.capture import capture
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records.errors import PeakwardError
+from peakward.records.op_graph import READ_BY_HOST
 
 pytestmark = pytest.mark.gpu
 
@@ -220,7 +221,8 @@ def test_over_the_settings(setting, make_case, stated):
         set(map(of_any_torch, graph.operators)) for graph in (stated(case), capture(case))
     )
     assert captured - closed == set()
-    assert closed - captured == set()
+    # A capture has what makes or changes a tensor: no read by the host.
+    assert {each for each in closed - captured if each.name != READ_BY_HOST} == set()
 
 
 REFUSED = {

@@ -28,6 +28,7 @@ def case(pass_="train_step", work=None, **settings):
         {"compile": "default", "compile_scope": "model"},
         {"pass_": "forward_backward", "precision": "fp16-mixed"},
         {"pass_": "forward", "optimizer": "adamw-fused"},
+        {"optimizer": "adamw-fused"},
     ],
 )
 def test_what_is_seen(settings):
@@ -41,7 +42,6 @@ def test_what_is_seen(settings):
         ({"compile": "max-autotune"}, "compile max-autotune is not seen"),
         ({"compile": "default", "checkpointing": "sqrt"}, "with checkpointing sqrt is not seen"),
         ({"cuda_graphs": True}, "cuda-graphs on is not seen"),
-        ({"optimizer": "adamw-fused"}, "over lists"),
         ({"loss": "fused"}, "torch's cross-entropy"),
         ({"precision": "tf32"}, "tf32 is not seen"),
         ({"precision": "fp16-mixed"}, "loss scaling"),

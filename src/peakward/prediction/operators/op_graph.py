@@ -29,6 +29,7 @@ from peakward.prediction.operators.tape import FLOAT, INT, Tape, tensor
 from peakward.prediction.operators.weights import (
     Implementation,
     adamw,
+    read_whether_infinite,
     scale_loss,
     unscale,
     update_scale,
@@ -175,6 +176,8 @@ def _implementation(configuration: Configuration) -> Implementation:
 def _update(tape: Tape, planned: Plan, optimizer: Implementation) -> None:
     if planned.loss_scaled:
         unscale(tape, planned)
+        if optimizer != "adamw-fused":
+            read_whether_infinite(tape)
     adamw(tape, weights(planned), optimizer, loss_scaled=planned.loss_scaled)
     if planned.loss_scaled:
         update_scale(tape)

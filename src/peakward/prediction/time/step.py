@@ -256,7 +256,7 @@ def step_time(case: ModelCase, on: DeviceModel) -> StepTime:
     """Predict the median time of the case's step, steps following one another.
 
     Of a mixture of experts routing is taken to be balanced. Its interval is that of dense models: four
-    mixtures on an H100 took 4% to 6% longer (`2026-11-22-h100-accuracy`).
+    mixtures on an H100 took 4% to 6% longer (`2026-11-28-h100-accuracy`).
 
     Raises:
         PeakwardError: operators that are not stated in closed form, or a compute type whose rate

@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 
-from accuracy.measured import studies
+from accuracy.measured import is_of_former_kernels, studies
 from peakward.prediction.memory.fit import fits, largest_batch
 from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
 from peakward.records.case import ModelCase
@@ -14,19 +14,23 @@ from stored_results import FOLDER
 
 
 def is_eager(case):
-    """On tokens that lie on the device: what a loader feeds is not predicted."""
     configuration = case.configuration
-    plain = configuration.compile == "none" and not configuration.cuda_graphs
-    return plain and case.workload.data is None
+    return configuration.compile == "none" and not configuration.cuda_graphs
 
 
 @cache
 def measured() -> list[tuple[ModelCase, Measurement]]:
-    """The first measurement of each case on each GPU, whatever became of it."""
+    """The first measurement of each case on each GPU, whatever became of it.
+
+    What a loader feeds is not predicted, nor kernels that the code no longer has.
+    """
     found: dict[tuple[ModelCase, str | None], tuple[ModelCase, Measurement]] = {}
     for study in studies(FOLDER).values():
         for each in study.measurements:
-            if isinstance(each.case, ModelCase) and each.case.device == "cuda":
+            if not isinstance(each.case, ModelCase) or each.case.workload.data is not None:
+                continue
+            former = is_of_former_kernels(each.case, each.started_at)
+            if each.case.device == "cuda" and not former:
                 found.setdefault((each.case, each.environment.device_name), (each.case, each))
     return list(found.values())
 

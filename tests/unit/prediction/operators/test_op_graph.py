@@ -9,7 +9,7 @@ from peakward.prediction.operators import tape
 from peakward.prediction.operators.op_graph import category, op_graph
 from peakward.prediction.parameters import n_parameters
 from peakward.records.case import Configuration, ModelCase, Workload
-from peakward.records.op_graph import Operator
+from peakward.records.op_graph import READ_BY_HOST, Operator
 from peakward.traces.row_categories import operator_category
 
 
@@ -114,7 +114,8 @@ ARCHITECTURES = [
 
 
 def assert_same_categories(made):
-    names = {each.name for each in op_graph(made).operators}
+    # A read by the host computes nothing: a trace counts it to the framework, which no prediction tells.
+    names = {each.name for each in op_graph(made).operators} - {READ_BY_HOST}
     in_a_trace = {name: operator_category(name.replace(".", "::")) for name in names}
     assert {name: category(name) for name in names} == in_a_trace
 
@@ -183,3 +184,15 @@ def test_selective_checkpointing_recomputes_no_product():
     none, selective, every = (each.totals(lambda each: each.phase)["backward"] for each in graphs)
     assert none.flops == selective.flops < every.flops
     assert none.n_calls < selective.n_calls < every.n_calls
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "n_reads"), [("adamw-foreach", 1), ("adamw-triton", 1), ("adamw-fused", 0)]
+)
+def test_the_host_reads_whether_a_scaled_gradient_is_infinite_unless_the_optimizer_does(
+    optimizer, n_reads
+):
+    settings = {"precision": "fp16-mixed", "optimizer": optimizer}
+    graph = op_graph(msgspec.structs.replace(case(model("tiny"), settings), device="cuda"))
+    reads = [each for each in graph.operators if each.name == READ_BY_HOST]
+    assert [(each.phase, each.count) for each in reads] == [("optimizer", 1)] * n_reads
