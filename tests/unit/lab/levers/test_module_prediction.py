@@ -144,7 +144,6 @@ def test_kernels_that_nobody_timed_widen_the_interval(make_module_case):
         ({"compile": "max-autotune"}, "what fuses is told of the default mode"),
         ({"compile": "default", "checkpointing": "every-block"}, "keeps of a block is not known"),
         ({"attention": "sdpa-math"}, "attention sdpa-math is not seen"),
-        ({"optimizer": "adamw-fused"}, "over lists"),
         ({"loss": "fused"}, "loss fused is not seen"),
         ({"precision": "tf32"}, "tf32 is not seen"),
         ({"precision": "fp16-mixed"}, "loss scaling of fp16-mixed"),
