@@ -35,7 +35,7 @@ from peakward.report.run.investigation import read
 from peakward.store import artefacts
 from peakward.tune.dry_run import planned
 from peakward.tune.investigation import Investigation
-from peakward.tune.patching import of_study
+from peakward.tune.patching import by_lines, of_study
 
 NOT_SHARED = {
     "lever": (),
@@ -94,7 +94,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     write_patch: Annotated[str | None, option("FILE", "none")] = None
     """Write the best as a diff of the files that make the model, for `patch -p1` or `git apply`. The patched
     files are first run beside the best, in turns, which takes a minute or more beyond the budget. Lever fp8
-    is not tried then, unless it is named. Needs a model py:package.module:factory."""
+    is not tried then. Needs a model py:package.module:factory."""
     gpus: Annotated[str, option("N", "1; under torchrun its ranks")] = "1"
     """How many GPUs of this machine share the step."""
     dry_run: bool = False
@@ -246,24 +246,11 @@ def _asked(given: Options, here: Machine, command: str) -> Investigation:
         sought=sought,
         command=command,
         to_command=lambda best: to_command(best, given.case.model),
+        beside=by_lines if given.write_patch is not None else lambda _lever, _base: None,
     )
-    if given.write_patch is not None and not names:
-        asked = patchable(asked)
     if reads is None:
         return asked
     return msgspec.structs.replace(asked, real_model=real_model_of(reads, case))
-
-
-def patchable(asked: Investigation) -> Investigation:
-    """Without a lever that no line of a patch can pull, and says so."""
-    kept = tuple(each for each in asked.levers if ("precision", "fp8") not in each.sets)
-    if kept == asked.levers:
-        return asked
-    said = (
-        "Lever fp8 was left out: its layers are chosen by their times, which no line of a patch does. "
-        "Without --write-patch it is tried."
-    )
-    return msgspec.structs.replace(asked, levers=kept, given=(*asked.given, said))
 
 
 def _dry_run(asked: Investigation, here: Machine, db: str) -> DryRun:

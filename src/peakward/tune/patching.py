@@ -25,6 +25,7 @@ from peakward.records.case import (
     StepCase,
 )
 from peakward.records.errors import PeakwardError
+from peakward.records.lever import Lever
 from peakward.records.study import CallSite, Patch, Study
 from peakward.report.cases import settings
 from peakward.report.run.investigation import read
@@ -39,6 +40,16 @@ N_ROUNDS = 4
 """Turns of the patched module and of the best: there and back, twice."""
 Edited = tuple[tuple[Edit, ...], tuple[str, ...]]
 """Edits of a file, and what they leave, a sentence each."""
+
+
+def by_lines(lever: Lever, _base: LeverCase) -> str | None:
+    """Returns why lines of a file cannot pull a lever, or None: an obstacle where a patch is asked for."""
+    if ("precision", "fp8") not in lever.sets:
+        return None
+    return (
+        "cannot be written as lines: its layers are chosen by their times on the batch. Leave --write-patch "
+        "out, or take pw.optimize"
+    )
 
 
 def of_study(study: Study, *, n_rounds: int = N_ROUNDS) -> Patch:

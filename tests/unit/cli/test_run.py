@@ -9,7 +9,7 @@ from peakward.api.cases import with_own_weights
 from peakward.api.investigating import aim, allowed, real_model_of
 from peakward.api.machine import this_machine
 from peakward.cli.main import main
-from peakward.cli.run import expectation, patchable
+from peakward.cli.run import expectation
 from peakward.hardware.devices import device
 from peakward.levers.catalogue import LEVERS, lever
 from peakward.models.presets import model
@@ -18,7 +18,8 @@ from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site
 from peakward.records.case import ModelCase, Workload
 from peakward.records.errors import PeakwardError
-from peakward.tune.investigation import Aim, Investigation
+from peakward.tune.investigation import Aim
+from peakward.tune.patching import by_lines
 
 CARD = device("rtx-4090-24")
 
@@ -54,24 +55,6 @@ def test_on_a_device_that_nobody_catalogued_the_floor_stands_alone(said):
     )
     unknown = msgspec.structs.replace(floor(case, calibration=None, device=CARD), floor_s=None)
     assert expectation(case, unknown, None, ()).startswith("no floor: ")
-
-
-def test_beside_a_patch_no_lever_is_tried_that_lines_cannot_pull():
-    case = ModelCase(
-        model=model("small"), workload=Workload(batch_size=1, seq_len=8), device="cuda"
-    )
-    asked = Investigation(
-        case=case,
-        levers=LEVERS,
-        budget_s=1.0,
-        command="peakward run",
-        obstacle=lambda *_: None,
-        to_command=lambda _: None,
-    )
-    found = patchable(asked)
-    assert set(LEVERS) - set(found.levers) == {lever("fp8")}
-    assert "fp8" in found.given[-1]
-    assert patchable(found) == found
 
 
 def test_what_is_sought_is_read_and_by_default_is_the_shortest_step():
@@ -117,6 +100,10 @@ def test_a_dry_run_plans_what_is_within_the_class(in_tmp, micro, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (
+            ("--write-patch", "new.patch", "--model", "py:m:f", "--lever", "fp8"),
+            "fp8 cannot be written as lines",
+        ),
         (("--write-patch", "new.patch"), "py:package.module:factory beside --write-patch"),
         (("--write-patch", "old.patch", "--model", "py:m:f"), "expected a new file"),
         (("--write-patch", "no/such.patch", "--model", "py:m:f"), "existing folder"),
@@ -129,6 +116,14 @@ def test_a_patch_that_could_not_be_written_is_refused_before_anything_runs(
     Path("m.py").write_text("def f(): pass\n")
     assert main(["run", "--device", "cpu", "--dry-run", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_beside_a_patch_all_levers_are_tried_but_the_one_that_no_line_pulls():
+    case = ModelCase(
+        model=model("small"), workload=Workload(batch_size=1, seq_len=8), device="cuda"
+    )
+    refused = [each.name for each in LEVERS if by_lines(each, case) is not None]
+    assert refused == ["fp8"]
 
 
 HEADER = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
