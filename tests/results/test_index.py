@@ -110,6 +110,10 @@ def test_history_has_what_is_superseded():
         check=True,
     ).stdout.splitlines()
     assert [each for each in found if each.endswith("missing")] == []
+    # A commit that was amended away is still in the checkout that made it, and in no clone.
+    ours = git("rev-list", "HEAD").stdout.split()
+    named = {each.partition(":")[0] for each in wanted}
+    assert sorted(named - {commit[:8] for commit in ours}) == []
 
 
 OF_A_RESULT = re.compile(
