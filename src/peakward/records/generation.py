@@ -60,7 +60,10 @@ class Generation(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     ROWS: ClassVar[tuple[str, ...]] = ("continuations",)
 
     model: str
-    shape: ModelShape
+    shape: ModelShape | None
+    """None: transformers computed the model (`computed_by`)."""
+    computed_by: str | None = None
+    """The class of transformers that made the passes; None: Peakward's own decoder."""
     stored: str
     """How the weights were stored: "safetensors", "Q4_1 and Q8_0"."""
     computed_in: str
@@ -77,6 +80,9 @@ class Generation(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Steps of decode."""
     decode_step: DecodeStep = "separate"
     """The step that decode ran: five of Peakward's own kernels a layer, or the model's operators."""
+    captured: bool | None = None
+    """Whether a step is one CUDA graph; a model that asks the host for numbers on its way is none. None on a
+    CPU, and in records of before 28 November 2026."""
     not_fused: str | None = None
     """Why the fused step was not taken where nothing else was asked for."""
     guesses: int = 0
@@ -90,9 +96,10 @@ class Generation(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Guessed tokens that stand in the text: each is a token more than a step makes."""
     tokens_per_s: float | None
     """Tokens that decode made, of all prompts, in a second; None where it made none."""
-    bytes_per_step: float
+    bytes_per_step: float | None
     """Bytes of weights and cache that a step of decode must read, a draft's weights for each guess
-    included: the mean over steps."""
+    included: the mean over steps. None where transformers computes experts, of which a token takes some, or
+    layers that keep unequally much."""
     bandwidth: Bandwidth | None
     """None where neither a calibration of this machine nor a datasheet of its device is known."""
     bandwidth_share: float | None
@@ -124,7 +131,10 @@ class Serving(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ROWS: ClassVar[tuple[str, ...]] = ("continuations",)
 
     model: str
-    shape: ModelShape
+    shape: ModelShape | None
+    """None: transformers computed the model (`computed_by`)."""
+    computed_by: str | None = None
+    """The class of transformers that made the passes; None: Peakward's own decoder."""
     stored: str
     """How the weights were stored: "safetensors", "Q4_1 and Q8_0"."""
     computed_in: str

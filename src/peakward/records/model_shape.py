@@ -46,6 +46,16 @@ class ModelShape(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Biases on every linear layer but the query, key, value projections and the head."""
 
     @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The window of each layer."""
+        return (self.window,) * self.n_layers
+
+    @property
+    def kept_elements(self) -> int:
+        """The numbers in the keys and values of a token, in all layers."""
+        return 2 * self.n_layers * self.n_kv_heads * self.head_dim
+
+    @property
     def expert_parameters(self) -> int:
         """The parameters in the matrices of one feed-forward network. A dense block has one."""
         return (3 if self.gated else 2) * self.d_model * self.d_ff

@@ -25,7 +25,7 @@ NOT_COMPUTED = "not computed"
 
 def document(found: Generation) -> Document:
     """Figures first, since they are of all texts; then each text under the tokens that it has."""
-    source = f"{found.model}, stored as {found.stored}, computed in {found.computed_in}"
+    source = _source(found)
     return Document(
         title=f"Text of {printable(found.model)}",
         headline=printable(f"{source}, on {found.environment.device_name}: {_speed(found)}"),
@@ -35,6 +35,11 @@ def document(found: Generation) -> Document:
             _facts(found),
         ),
     )
+
+
+def _source(found: Generation | Serving) -> str:
+    by = f" by {found.computed_by}" if found.computed_by else ""
+    return f"{found.model}, stored as {found.stored}, computed in {found.computed_in}{by}"
 
 
 def _speed(found: Generation) -> str:
@@ -80,6 +85,8 @@ def _figures(found: Generation) -> Figures:
 
 
 def _basis(found: Generation) -> str:
+    if found.bytes_per_step is None:
+        return "bytes of a step not known"
     if found.bandwidth is None:
         return "no calibration, no datasheet"
     rate = format_cell(found.bandwidth.bytes_per_s, "bytes_per_s")
@@ -98,7 +105,7 @@ def _facts(found: Generation) -> Facts:
             Fact(name="tokens chosen", value=_chosen(found.sampling)),
             *(guessed if found.guesses else ()),
             Fact(name="step of decode", value=printable(_step(found))),
-            Fact(name="bytes that a step reads", value=format_cell(found.bytes_per_step, "bytes")),
+            Fact(name="bytes that a step reads", value=_bytes(found)),
         )
     )
 
@@ -106,7 +113,14 @@ def _facts(found: Generation) -> Facts:
 def _step(found: Generation) -> str:
     if found.decode_step == "fused":
         return "fused, in five kernels a layer"
-    return "separate operators" + (f": {found.not_fused}" if found.not_fused else "")
+    launched = "" if found.captured is not False else ", launched one by one by the host"
+    return f"separate operators{launched}" + (f": {found.not_fused}" if found.not_fused else "")
+
+
+def _bytes(found: Generation) -> str:
+    if found.bytes_per_step is None:
+        return f"{NOT_COMPUTED}: a token takes some experts, or layers keep unequally much"
+    return format_cell(found.bytes_per_step, "bytes")
 
 
 def _chosen(by: Sampling) -> str:
@@ -132,7 +146,7 @@ SERVING_CONVENTIONS = (
 
 def served_document(found: Serving) -> Document:
     """The times of both ways, then the texts."""
-    source = f"{found.model}, stored as {found.stored}, computed in {found.computed_in}"
+    source = _source(found)
     n = len(found.continuations)
     return Document(
         title=f"A queue of {n:,} for {printable(found.model)}",

@@ -1,7 +1,8 @@
 """The rows of a cache on their way: a whole step makes the next token of each, and nothing waits for it.
 
 All that a step needs and changes is on the device: the newest token of each row, how many it has made,
-whether it has ended, the choice of the next. On a GPU the step is one CUDA graph. It depends on the most
+whether it has ended, the choice of the next. On a GPU the step is one CUDA graph, unless the model asks the
+host for numbers on its way (`TransformersModel.captured`). It depends on the most
 tokens that a row holds (`SequenceCache.span`) and on nothing else, so that a few graphs serve all steps. On a
 CPU the same code runs as it stands.
 """
@@ -52,6 +53,7 @@ class Decoding:
         self.model, self.cache, self.by = model, cache, by
         self.most_new_tokens = most_new_tokens
         self.device = torch.device(device)
+        self._captured = self.device.type == "cuda" and getattr(model, "captured", True)
         self.numbers: list[int | None] = [None] * n_rows
         """The text in each row."""
         self.left = [0] * n_rows
@@ -104,7 +106,7 @@ class Decoding:
 
     def prepare(self, shortest: int, longest: int) -> None:
         """Captures the steps that make texts of such lengths, where they are replayed from graphs."""
-        if self.device.type == "cuda":
+        if self._captured:
             lengths = range(shortest, longest + 1)
             for each in sorted({self._span(n) for n in lengths}):
                 self._graph(each)
@@ -113,7 +115,7 @@ class Decoding:
         """Makes n more tokens of every row that has not ended; n is at most what the longest needs."""
         for _ in range(n):
             longest = max(self.cache.lengths) + 1
-            if self.device.type == "cuda":
+            if self._captured:
                 self._graph(self._span(longest)).replay()
             else:
                 self._step(longest + self.n_extra)

@@ -62,7 +62,7 @@ class HeavyHitterCache(SequenceCache):
     def n_bytes(self) -> int:
         return 2 * self.keys.nbytes + self.places.nbytes + self.sums.nbytes
 
-    def reach(self, length: int) -> int:
+    def reach(self, length: int) -> float:
         return min(length, self.n_heavy + self.n_recent)
 
     def trim(self, row: int, length: int) -> None:

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from peakward.kernels.ops.decode_attention.api import paged_decode_attention
 from peakward.kernels.ops.decode_attention.reference import dequantized, gathered, quantized
 from peakward.lab.inference.passes import Pass, sent
-from peakward.lab.inference.sequences import SequenceCache
+from peakward.lab.inference.sequences import KeptShape, SequenceCache
 from peakward.records.errors import PeakwardError
-from peakward.records.model_shape import ModelShape
 
 
 class Pages:
@@ -83,7 +82,7 @@ class PagedCache(SequenceCache):
 
     def __init__(
         self,
-        shape: ModelShape,
+        shape: KeptShape,
         *,
         n_rows: int,
         n_pages: int,
@@ -248,7 +247,7 @@ class QuantizedPagedCache(PagedCache):
     key and each value of a head."""
 
     def __init__(
-        self, shape: ModelShape, *, stored: torch.dtype, dtype: torch.dtype, **others: Any
+        self, shape: KeptShape, *, stored: torch.dtype, dtype: torch.dtype, **others: Any
     ) -> None:
         """
         Args:

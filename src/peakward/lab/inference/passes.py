@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from peakward.kernels.ops.attention.api import AttentionFn
 from peakward.lab.models.decoder import positions, score_bias, slopes
+from peakward.records.model_shape import ModelShape
 
 if TYPE_CHECKING:
     from peakward.lab.inference.sequences import SequenceCache
@@ -88,7 +89,8 @@ class Pass:
 
     def bias(self, n: int, like: Tensor) -> Tensor | None:
         """See `cache.Kept`."""
-        shape = self.cache.shape
+        # A decoder asks, whose caches are made with its own shape.
+        shape = cast(ModelShape, self.cache.shape)
         if self.is_first:
             return score_bias(shape, n, like)
         if self.by_cache:

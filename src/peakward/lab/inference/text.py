@@ -2,19 +2,20 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from math import ceil
 from time import perf_counter
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import nn
 
 from peakward.lab.inference.decoding import Decoding
-from peakward.lab.inference.distilling import distilled
-from peakward.lab.inference.drafts import ModelDraft, NGrams, without_blocks
+from peakward.lab.inference.drafts import ModelDraft, NGrams
 from peakward.lab.inference.generate import generate
+from peakward.lab.inference.named_drafts import draft_of
 from peakward.lab.inference.paged import PagedCache
-from peakward.lab.inference.pretrained import Pretrained, load
+from peakward.lab.inference.pretrained import AnyModel, AnyPretrained, attention_of, load_any
 from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.inference.serving import Request, Served, serve
 from peakward.lab.inference.speculation import Speculation
@@ -39,17 +40,7 @@ TYPES: dict[str, tuple[str, torch.dtype]] = {
     "cuda": ("bf16", torch.bfloat16),
 }
 """The type of weights and cache on each kind of device."""
-ATTENTION: dict[str, Literal["as-model", "flash-decode"]] = {
-    "cpu": "as-model",
-    "cuda": "flash-decode",
-}
-"""Attention of new tokens to a cache on each kind of device."""
 PAGE_SIZE = 16
-NGRAMS = "ngrams"
-SKIP = "skip:"
-"""Before the first and the last block that the model leaves out when it guesses: "skip:12-17"."""
-DISTILLED = "distilled:"
-"""As `SKIP`, of blocks that a fitted matrix takes the place of."""
 WARM_UP_TOKENS = 3
 """Tokens of the round that is not timed: memory is taken, and libraries are set up."""
 
@@ -79,7 +70,7 @@ def continued(
     Args:
         name: the model, as `pretrained.load` takes it.
         guesses: the tokens that a step guesses and checks; 0 for none.
-        draft: what guesses them: `NGRAMS`, `SKIP` and numbers of blocks, or a model as `name`.
+        draft: what guesses them: as `named_drafts` says.
         decode_step: the step that makes the tokens.
         not_fused: why the fused step cannot make these texts of such a model, or None where it can.
         environment: the device and the software that this runs on.
@@ -91,9 +82,8 @@ def continued(
     """
     device = environment.device_type
     computed_in, dtype = TYPES[device]
-    found = load(name, attention="sdpa", device=device, dtype=dtype)
-    shape = found.model.shape
-    reason = None if decode_step == "separate" else not_fused(shape)
+    found = load_any(name, attention="sdpa", device=device, dtype=dtype)
+    reason = None if decode_step == "separate" else _not_fused(found.model, not_fused)
     if decode_step == "fused" and reason is not None:
         raise PeakwardError(f"expected a generation that can take the fused step: {reason}")
     step: DecodeStep = "separate" if decode_step == "separate" or reason else "fused"
@@ -107,10 +97,9 @@ def continued(
     encode_s = perf_counter() - began
     made = generate(decoding_of(found, ids, by, max_new_tokens, **how), ids)
     n_decoded = sum(len(new) - 1 for new in made.tokens)
-    per_position = 2 * shape.n_layers * shape.n_kv_heads * shape.head_dim * dtype.itemsize
     return Generation(
-        model=shape.name,
-        shape=shape,
+        model=found.model.shape.name,
+        **_of_model(found.model),
         stored=found.stored,
         computed_in=computed_in,
         environment=environment,
@@ -121,15 +110,14 @@ def continued(
         decode_s=made.decode_s,
         n_steps=made.n_steps,
         decode_step=step,
+        captured=getattr(found.model, "captured", True) if device == "cuda" else None,
         not_fused=reason,
         guesses=guesses,
         draft=draft if guesses else None,
         n_guessed=made.counts.n_guessed,
         n_kept=made.counts.n_kept,
         tokens_per_s=n_decoded / made.decode_s if made.n_steps else None,
-        bytes_per_step=_weight_bytes(found.model)
-        + made.positions * per_position
-        + (guesses * _weight_bytes(drafting) if drafting else 0),
+        bytes_per_step=_step_bytes(found.model, made.positions, drafting, guesses),
         bandwidth=None,
         bandwidth_share=None,
     )
@@ -156,7 +144,7 @@ def served(
     """
     device = environment.device_type
     computed_in, dtype = TYPES[device]
-    found = load(name, attention="sdpa", device=device, dtype=dtype)
+    found = load_any(name, attention="sdpa", device=device, dtype=dtype)
     requests = [
         Request(_encoded(found, [prompt], n)[0], n) for prompt, n in zip(prompts, most, strict=True)
     ]
@@ -173,7 +161,7 @@ def served(
             page_size=PAGE_SIZE,
             device=device,
             dtype=dtype,
-            attention=ATTENTION[device],
+            attention=attention_of(found.model, device),
         )
         most_new_tokens = max(each.max_new_tokens for each in those)
         decoding = Decoding(
@@ -189,7 +177,7 @@ def served(
     texts = made["continuous"].tokens
     return Serving(
         model=found.model.shape.name,
-        shape=found.model.shape,
+        **_of_model(found.model),
         stored=found.stored,
         computed_in=computed_in,
         environment=environment,
@@ -215,7 +203,7 @@ def served(
 
 
 def _continuations(
-    found: Pretrained,
+    found: AnyPretrained,
     prompts: Sequence[str],
     ids: Sequence[Sequence[int]],
     made: Sequence[list[int]],
@@ -233,13 +221,13 @@ def _continuations(
 
 
 def decoding_of(
-    found: Pretrained,
+    found: AnyPretrained,
     ids: Sequence[list[int]],
     by: Sampling,
     n: int,
     *,
     guesses: int,
-    draft: Decoder | None,
+    draft: "AnyModel | None",
     step: DecodeStep = "separate",
 ) -> Decoding:
     """A decoding of n new tokens for each prompt, in a cache of their size.
@@ -251,21 +239,24 @@ def decoding_of(
     weights = found.model.embedding.weight
     device = weights.device
 
-    def cache(model: Decoder) -> ContiguousCache:
+    def cache(model: AnyModel) -> ContiguousCache:
         return ContiguousCache(
             model.shape,
             n_rows=len(ids),
             capacity=max(map(len, ids)) + n + guesses,
             device=str(device),
             dtype=weights.dtype,
-            attention=ATTENTION[device.type],
+            attention=attention_of(model, device.type),
         )
 
-    def stepped(model: Decoder) -> tuple[nn.Module, ContiguousCache]:
+    def stepped(model: AnyModel) -> tuple[nn.Module, ContiguousCache]:
         """A model that makes its passes so, and its cache. A draft that the kernels do not take goes through
         its modules: the step that was asked for is the model's. A distilled draft has blocks of its own."""
-        held, plain = cache(model), all(type(each) is Block for each in model.blocks)
-        if step == "separate" or not plain or model_obstacle(model.shape, "dense") is not None:
+        held = cache(model)
+        if step == "separate" or not isinstance(model, Decoder):
+            return model, held
+        plain = all(type(each) is Block for each in model.blocks)
+        if not plain or model_obstacle(model.shape, "dense") is not None:
             return model, held
         from peakward.lab.inference.fused_step import FusedDecoder
 
@@ -275,60 +266,14 @@ def decoding_of(
     if guesses:
         drafter = NGrams() if draft is None else ModelDraft(*stepped(draft))
         return Speculation(*stepped(found.model), drafter, n_guessed=guesses, **of_text)
-    if step == "fused":
+    if step == "fused" and isinstance(found.model, Decoder):
         from peakward.lab.inference.fused_step import FusedDecoding
 
         return FusedDecoding(found.model, cache(found.model), **of_text)
     return Decoding(found.model, cache(found.model), **of_text)
 
 
-DIGITS = 12
-"""The most that the numbers of two blocks have together."""
-
-
-def draft_of(found: Pretrained, named: str, device: str, dtype: torch.dtype) -> Decoder | None:
-    """The model that guesses; None where the text's own words do.
-
-    Raises:
-        PeakwardError: as `continued`, of a draft.
-    """
-    if named == NGRAMS:
-        return None
-    if named.startswith(SKIP):
-        return without_blocks(found.model, _blocks(found, named, SKIP))
-    if named.startswith(DISTILLED):
-        blocks = _blocks(found, named, DISTILLED)
-        return distilled(found.model, blocks, attention=ATTENTION[device])
-    draft = load(named, attention="sdpa", device=device, dtype=dtype)
-    if not found.words.has_tokens_of(draft.words):
-        raise PeakwardError(
-            f"expected a draft with the tokens of {found.model.shape.name}, got {draft.model.shape.name} "
-            "with others: the model must be able to score them"
-        )
-    return draft.model
-
-
-def _blocks(found: Pretrained, named: str, prefix: str) -> range:
-    """The blocks from the first to the last that are named behind the prefix.
-
-    Raises:
-        PeakwardError: other words than numbers of blocks, or blocks that the model does not have.
-    """
-    first, _, last = named.removeprefix(prefix).partition("-")
-    if not (first.isdecimal() and (last or first).isdecimal()) or len(first + last) > DIGITS:
-        raise PeakwardError(
-            f"expected the first and the last block to leave out, got {quoted(named)}: write {prefix}12-17"
-        )
-    blocks, n = range(int(first), int(last or first) + 1), found.model.shape.n_layers
-    if not blocks or blocks[-1] >= n:
-        raise PeakwardError(
-            f"expected some of the blocks 0 to {n - 1} to leave out, the first one first, got "
-            f"{quoted(named)}: name others"
-        )
-    return blocks
-
-
-def _encoded(found: Pretrained, prompts: Sequence[str], max_new_tokens: int) -> list[list[int]]:
+def _encoded(found: AnyPretrained, prompts: Sequence[str], max_new_tokens: int) -> list[list[int]]:
     """The tokens of each prompt.
 
     Raises:
@@ -349,7 +294,38 @@ def _encoded(found: Pretrained, prompts: Sequence[str], max_new_tokens: int) -> 
     return ids
 
 
-def _weight_bytes(model: Decoder) -> int:
-    """The bytes of weights that a step reads: all, but of an embedding that is not the head a row a token."""
-    whole = sum(each.nbytes for each in model.parameters())
-    return whole if model.shape.tied_head else whole - model.embedding.weight.nbytes
+def _step_bytes(
+    model: AnyModel, positions: float, draft: "AnyModel | None", guesses: int
+) -> float | None:
+    """The bytes that a step must read: weights, the keys and values in reach, and a draft's weights for each
+    guess. None where they are not known (`TransformersModel.countable`)."""
+    models = [model] if draft is None else [model, *[draft] * guesses]
+    if not all(isinstance(each, Decoder) or each.countable for each in models):
+        return None
+    per_position = model.shape.kept_elements * model.embedding.weight.dtype.itemsize
+    return sum(map(_weight_bytes, models)) + positions * per_position
+
+
+def _weight_bytes(model: nn.Module) -> int:
+    """The bytes of weights that a pass reads: all that a module other than an embedding holds, since of an
+    embedding that is not the head it reads a row a token."""
+    whole = {
+        id(each)
+        for module in model.modules()
+        if not isinstance(module, nn.Embedding)
+        for each in module.parameters(recurse=False)
+    }
+    return sum(each.nbytes for each in model.parameters() if id(each) in whole)
+
+
+def _of_model(model: AnyModel) -> dict[str, Any]:
+    """The fields of a record that say what computed."""
+    if isinstance(model, Decoder):
+        return {"shape": model.shape}
+    return {"shape": None, "computed_by": f"{model.kind} of transformers {version('transformers')}"}
+
+
+def _not_fused(model: AnyModel, on_machine: Callable[[ModelShape], str | None]) -> str | None:
+    if isinstance(model, Decoder):
+        return on_machine(model.shape)
+    return f"decode-step fused needs a model that Peakward's decoder can express, got {model.kind}"

@@ -4,6 +4,8 @@ ones."""
 import hashlib
 import importlib.metadata
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +74,15 @@ def _sampled(file: Path) -> bytes:
     return b"".join(pieces)
 
 
-def build(name: str, attention: Attention, *, device: str, seed: int) -> GivenModule:
-    """The model in fp32 on the device, with the weights beside the configuration, else as
+def build(
+    name: str,
+    attention: Attention,
+    *,
+    device: str,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+) -> GivenModule:
+    """The model in that type on the device, with the weights beside the configuration, else as
     `AutoModelForCausalLM.from_config` initialises it; on the meta device it has none.
 
     Raises:
@@ -89,7 +98,7 @@ def build(name: str, attention: Attention, *, device: str, seed: int) -> GivenMo
     held.pop("auto_map", None)
     kind = str(held.pop("model_type", None))
     chosen = IMPLEMENTATIONS.get(attention, "sdpa")
-    wanted: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": False}
+    wanted: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False}
     if chosen is not None:
         wanted["attn_implementation"] = chosen
     found = weights(path)
@@ -116,6 +125,20 @@ def build(name: str, attention: Attention, *, device: str, seed: int) -> GivenMo
     )
 
 
+@contextmanager
+def _without_progress() -> Iterator[None]:
+    """Keeps transformers' bar, which a second of work does not need, out of the output."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def _with_weights(found: tuple[Path, ...], config: Any, wanted: dict[str, Any]) -> Any:
     """The model with the tensors of these files, which transformers is handed. Given a folder, it would
     follow every file that is named there, also adapters and pickles.
@@ -137,9 +160,10 @@ def _with_weights(found: tuple[Path, ...], config: Any, wanted: dict[str, Any]) 
         state |= held
     with torch.device("meta"):
         kind: Any = type(AutoModelForCausalLM.from_config(config, **wanted))
-    loaded: Any = kind.from_pretrained(
-        None, config=config, state_dict=state, output_loading_info=True, **wanted
-    )
+    with _without_progress():
+        loaded: Any = kind.from_pretrained(
+            None, config=config, state_dict=state, output_loading_info=True, **wanted
+        )
     model, report = loaded
     wrong = [*report["missing_keys"], *report["unexpected_keys"]]
     if wrong:

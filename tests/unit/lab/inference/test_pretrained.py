@@ -8,7 +8,8 @@ import torch
 
 from gguf_files import FIELDS, MERGES, TOKENS, gguf
 from peakward.lab.data.text import package_folder
-from peakward.lab.inference.pretrained import NAMES_IN_GGUF, OUTSIDE, load
+from peakward.lab.inference.pretrained import load
+from peakward.lab.inference.stored_models import NAMES_IN_GGUF, OUTSIDE
 from peakward.records.errors import PeakwardError
 
 transformers = pytest.importorskip("transformers")

@@ -1,0 +1,294 @@
+"""Models that transformers computes: on Peakward's caches they say what they say without any."""
+
+import json
+
+import pytest
+import torch
+
+from gguf_files import MERGES, TOKENS
+from peakward import generate, serve
+from peakward.lab.inference.decoding import Decoding
+from peakward.lab.inference.generate import generate as make
+from peakward.lab.inference.paged import PagedCache
+from peakward.lab.inference.pretrained import load, load_any
+from peakward.lab.inference.sequences import ContiguousCache, QuantizedCache
+from peakward.lab.models import transformers_source
+from peakward.records.errors import PeakwardError
+from peakward.records.generation import Sampling
+
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+from peakward.lab.inference import transformers_model  # noqa: E402  (imports transformers)
+from peakward.lab.inference.transformers_model import TransformersModel  # noqa: E402
+
+SIZES = {
+    "vocab_size": len(TOKENS),
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": 0,
+}
+LATENT = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
+EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
+SCALED = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+MODELS = {
+    "a window in every other layer, soft caps, eager": (
+        "gemma2",
+        {"sliding_window": 4, "head_dim": 8},
+    ),
+    "ALiBi, no positions": ("bloom", {"n_head": 4, "n_layer": 2}),
+    "learned positions": ("opt", {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0}),
+    "part of a head is turned, side by side": ("gpt_neox", {}),
+    "values narrower than keys, experts": (
+        "deepseek_v3",
+        {"num_key_value_heads": 4, "v_head_dim": 12, "moe_intermediate_size": 16}
+        | LATENT
+        | EXPERTS,
+    ),
+    "layers of two sizes": (
+        "gemma4_text",
+        {
+            "head_dim": 8,
+            "global_head_dim": 16,
+            "sliding_window": 4,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": len(TOKENS),
+        },
+    ),
+    "scaled angles": ("llama", {"rope_parameters": SCALED}),
+    "chunks": (
+        "llama4_text",
+        {
+            "attention_chunk_size": 4,
+            "intermediate_size_mlp": 48,
+            "head_dim": 8,
+            "num_local_experts": 2,
+        },
+    ),
+}
+
+
+def built(kind, changes):
+    torch.manual_seed(0)
+    config = transformers.CONFIG_MAPPING[kind](**{**SIZES, **changes})
+    model = transformers.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+    for each in model.parameters():
+        if each.ndim > 1:  # As drawn, attention is nearly flat, and a wrong mask changes little.
+            each.normal_(0, 2 * each.shape[-1] ** -0.5)
+    return model
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request):
+    return TransformersModel(built(*MODELS[request.param]), request.param)
+
+
+def relative(found, expected):
+    return float((found - expected).norm() / expected.norm())
+
+
+def ids_of(n, rows=1):
+    drawn = torch.Generator().manual_seed(1)
+    return torch.randint(1, len(TOKENS), (rows, n), generator=drawn)
+
+
+def cache_of(model, kind=ContiguousCache, **others):
+    size = {"capacity": 32} if kind is not PagedCache else {"n_pages": 16, "page_size": 4}
+    return kind(model.shape, n_rows=2, device="cpu", dtype=torch.float32, **{**size, **others})
+
+
+@pytest.mark.parametrize("kind", [ContiguousCache, PagedCache])
+@torch.inference_mode()
+def test_rows_of_unequal_lengths_go_on_as_without_a_cache(model, kind):
+    ids, cache = ids_of(20), cache_of(model, kind)
+    expected = model.module(input_ids=ids, use_cache=False).logits[0]
+    row, starts = ids[0].tolist(), (11, 2)
+    for number, length in enumerate(starts):
+        found = cache.prefill(model, number, row[:length])
+        assert relative(found[0], expected[length - 1]) < 1e-5
+    for each in range(7):
+        at = [length + each for length in starts]
+        found = cache.step(model, ids[0, at][:, None])
+        assert relative(found, expected[at]) < 1e-5
+    ends = [length + 7 for length in starts]
+    several = torch.stack([ids[0, end : end + 2] for end in ends])
+    found = cache.all_logits(model, several, slice(0, 2), n_logits=2)
+    at = torch.tensor([[end, end + 1] for end in ends])
+    assert relative(found, expected[at]) < 1e-5
+
+
+def test_greedy_texts_are_those_of_transformers(model):
+    prompts, n = [ids_of(9)[0].tolist(), ids_of(3)[0].tolist()], 8
+    decoding = Decoding(model, cache_of(model), by=Sampling(), most_new_tokens=n)
+    found = make(decoding, prompts).tokens
+    for prompt, made in zip(prompts, found, strict=True):
+        given = torch.tensor([prompt])
+        theirs = model.module.generate(
+            given,
+            attention_mask=torch.ones_like(given),
+            max_new_tokens=n,
+            do_sample=False,
+            eos_token_id=None,
+        )
+        assert made == theirs[0, len(prompt) :].tolist()
+
+
+@torch.inference_mode()
+def test_keys_and_values_of_a_byte(model):
+    cache = cache_of(model, QuantizedCache, stored=torch.int8)
+    ids = ids_of(12)
+    expected = model.alone(ids)[0, 8:]
+    cache.prefill(model, 0, ids[0, :8].tolist())
+    rows = slice(0, 1)
+    found = torch.cat([cache.logits(model, ids[:, at : at + 1], rows) for at in range(8, 12)])
+    assert 1e-5 < relative(found, expected) < 0.2
+
+
+def test_masks_of_other_models_stay_as_they_are(model):
+    table = transformers_model.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
+    before = dict(table)
+    cache = cache_of(model)
+    cache.prefill(model, 0, [1, 2, 3])
+    cache.prefill(model, 1, [1, 2])
+    cache.step(model, torch.tensor([[4], [5]]))
+    assert dict(table) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        ("bert", {}, "other logits for tokens one by one than for all at once"),
+        ("mamba", {"state_size": 4}, "no cache of keys and values"),
+        ("bamba", {"mamba_n_heads": 8}, "states that are no keys and values"),
+    ],
+)
+def test_what_keeps_something_else_is_refused_in_a_line(kind, changes, said):
+    with pytest.raises(PeakwardError) as caught:
+        TransformersModel(built(kind, changes), kind)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "small"
+    built("gemma2", {"sliding_window": 4, "head_dim": 8}).save_pretrained(path)
+    pairs = [tuple(pair.split()) for pair in MERGES]
+    vocabulary = {token: number for number, token in enumerate(TOKENS)}
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=pairs))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = tokenizers.decoders.ByteLevel()
+    inner.add_special_tokens([TOKENS[0]])
+    inner.save(str(path / "tokenizer.json"))
+    return path
+
+
+PROMPTS = ["hello hello", "hell", "the hell"]
+ON_CPU = {"attention": "sdpa", "device": "cpu", "dtype": torch.float32}
+
+
+def test_a_folder_that_no_shape_expresses_generates_in_every_way(folder):
+    found = generate(folder, PROMPTS, max_new_tokens=8, device="cpu")
+    assert found.shape is None
+    assert found.computed_by == f"Gemma2ForCausalLM of transformers {transformers.__version__}"
+    assert "can express, got Gemma2ForCausalLM" in found.not_fused
+    texts = [each.text for each in found.continuations]
+    guessed = generate(folder, PROMPTS, max_new_tokens=8, device="cpu", guesses=3)
+    assert [each.text for each in guessed.continuations] == texts
+    assert guessed.n_guessed > 0
+    queued = serve(folder, PROMPTS, rows=2, max_new_tokens=8, device="cpu")
+    assert [each.text for each in queued.continuations] == texts
+    assert queued.n_equal == len(PROMPTS)
+    drafted = generate(folder, PROMPTS, max_new_tokens=8, device="cpu", guesses=2, draft=folder)
+    assert [each.text for each in drafted.continuations] == texts
+    assert drafted.n_kept == drafted.n_guessed > 0
+
+
+def test_the_bytes_of_a_step_are_those_of_its_weights_and_of_what_is_in_reach(folder):
+    found = generate(folder, PROMPTS[0], max_new_tokens=2, device="cpu")
+    module = load_any(str(folder), **ON_CPU).model.module
+    weights = sum(each.nbytes for each in module.parameters())  # Its head is its embedding.
+    n = found.continuations[0].n_prompt_tokens + 1
+    assert n > 4
+    kept = (4 + n) * 2 * 2 * 8 * 4  # A window of 4 in one of the two layers; two heads, 8 wide.
+    assert found.bytes_per_step == weights + kept
+
+
+def test_a_plain_llama_stays_in_the_reference_decoder(folder):
+    built("llama", {}).save_pretrained(folder)
+    found = generate(folder, PROMPTS[0], max_new_tokens=2, device="cpu")
+    assert found.computed_by is None
+    assert found.shape.n_layers == 2
+
+
+def refusal(folder, call=load_any, **others):
+    with pytest.raises(PeakwardError) as caught:
+        call(str(folder), **{**ON_CPU, **others})
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def changed(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+def test_bad_folders_end_in_a_line(folder, monkeypatch):
+    assert "Peakward's decoder reads no other" in refusal(folder, load)
+    with monkeypatch.context() as without:
+        without.setattr("peakward.lab.inference.pretrained.find_spec", lambda _: None)
+        assert "transformers would compute the model itself" in refusal(folder)
+    changed(folder, num_hidden_layers=3, layer_types=None)
+    assert "model.layers.2" in refusal(folder)
+    changed(folder, num_hidden_layers=2, layer_types=None, vocab_size=len(TOKENS) + 5)
+    assert "expected" in refusal(folder)
+    changed(folder, vocab_size=len(TOKENS), model_type="none_such")
+    assert "none_such" in refusal(folder)
+    changed(folder, model_type="gemma2")
+    weights = folder / "model.safetensors"
+    weights.rename(folder / "pytorch_model.bin")
+    assert "the pickle pytorch_model.bin, which may run any code" in refusal(folder)
+    (folder / "pytorch_model.bin").rename(weights)
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert "expected" in refusal(folder)
+
+
+def test_weights_with_nan_and_too_many_words_end_in_a_line(folder):
+    module = built("gemma2", {"sliding_window": 4, "head_dim": 8})
+    module.model.layers[1].mlp.up_proj.weight[0, 0] = float("nan")
+    module.save_pretrained(folder)
+    assert "got NaN or infinity in 'model.layers.1.mlp.up_proj.weight'" in refusal(folder)
+    built("gemma2", {"head_dim": 8, "vocab_size": len(TOKENS) - 1}).save_pretrained(folder)
+    assert f"at most {len(TOKENS) - 1:,} tokens" in refusal(folder)
+
+
+def test_code_that_a_folder_names_is_not_run(folder):
+    changed(folder, auto_map={"AutoModelForCausalLM": "bad.Bad"})
+    (folder / "bad.py").write_text("raise SystemExit('ran')")
+    assert load_any(str(folder), **ON_CPU).model.kind == "Gemma2ForCausalLM"
+
+
+def test_blocks_to_leave_out_are_those_of_the_reference_decoder(folder):
+    with pytest.raises(PeakwardError, match="own decoder to leave blocks out of, got small"):
+        generate(folder, "hell", guesses=2, draft="skip:0-0", max_new_tokens=2, device="cpu")
+
+
+def test_a_model_is_built_in_the_type_of_its_passes_with_its_own_buffers(folder):
+    found = transformers_source.build(
+        str(folder), "as-written", device="cpu", seed=0, dtype=torch.bfloat16
+    ).module
+    assert {each.dtype for each in found.parameters()} == {torch.bfloat16}
+    assert found.model.rotary_emb.inv_freq.dtype == torch.float32
