@@ -32,7 +32,7 @@ LEAST_SPAN = 64
 
 
 class KeptShape(Protocol):
-    """What a cache must know of a model; a `ModelShape` says it, and `TransformersShape`."""
+    """The sizes of a model that a cache must know: a `ModelShape` or a `TransformersShape`."""
 
     @property
     def name(self) -> str: ...

@@ -28,7 +28,7 @@ LONGEST_CHECK = 12
 
 
 class TransformersShape(NamedTuple):
-    """What a cache must know of the model."""
+    """The sizes of the model that a cache must know, as `sequences.KeptShape`."""
 
     name: str
     vocab_size: int
@@ -75,7 +75,7 @@ class TransformersModel(nn.Module):
 
     @property
     def embedding(self) -> nn.Embedding:
-        """Of its tokens."""
+        """The embedding of its tokens."""
         found = self.module.get_input_embeddings()
         assert isinstance(found, nn.Embedding)  # `_shape` has seen that it is.
         return found
