@@ -106,7 +106,8 @@ class TransformersModel(nn.Module):
         n_slots = cache.n if slots is None else slots.shape[-1]
         held = Cache(layers=[_Layer(each, n_slots) for each in cache.layers])
         with _masks_of(cache.own, slots):
-            found = self.module(**self._inputs(ids, cache.own, n_logits), past_key_values=held)
+            given = self._inputs(ids, cache.own, n_logits)
+            found = self.module(**given, past_key_values=held, use_cache=True)
         logits: Tensor = found.logits[:, -n_logits:]
         return logits
 
