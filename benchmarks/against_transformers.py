@@ -2,26 +2,28 @@
 
     python benchmarks/against_transformers.py --out results/against-transformers.json
 
-For each size, workload and pass: the losses of both are compared on equal weights; the peer's
-settings are tried one by one, and its best goes against ours in turns, both resident where memory
+For each size, workload and pass: the peer's settings are tried one by one; the losses of its best
+and of ours are compared on equal weights, and both go in turns, both resident where memory
 allows. Both have the same shape, tokens, parameter and optimiser-state types and distribution of
 weights; the loss is the mean cross-entropy over all tokens, in fp32 from logits in the compute
-type. Where ours is in fp8, with parameters in fp32, the peer is in bf16 altogether, its fastest. The
+type. Where ours is in fp8, with parameters in fp32, the peer is in bf16 altogether, its fastest; a
+train step then goes a second time, against the same peer in torchao's float8 where torchao is installed. The
 whole run is bounded by --budget-s: settings that no time was left for are named.
 """
 
 import argparse
 import importlib.metadata
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 
 import msgspec
 
-from against import outcome
+from against import float8, outcome
 from against.duel import Duel, Effort
 from against.outcome import Failed, Outcome, Report, part_name
+from against.peer import Setting, float8_settings, settings
 from peakward.lab.measure import probe
 from peakward.lab.measure.assemble import Stopwatch
 from peakward.models.presets import model
@@ -31,6 +33,8 @@ from peakward.records.model_shape import ModelShape
 
 PASSES: tuple[Pass, ...] = ("forward", "train_step")
 WORKLOADS = (("small", 4, 512), ("xl", 4, 512), ("2.7B", 4, 512), ("2.7B", 8, 1024))
+WHOLE_MODEL = ("small", "micro")
+"""Sizes that the peer is also compiled in one piece for: 32 to 48 layers take minutes."""
 MICRO = (("micro", 2, 32),)
 """For a CPU: a layer of everything, in a second."""
 MICRO_SHAPE = ModelShape(
@@ -125,31 +129,45 @@ def run(options: argparse.Namespace) -> Report:
     report = Report(
         environment=probe.environment(options.device),
         transformers=importlib.metadata.version("transformers"),
+        torchao=float8.version(),
         started_at=watch.started_at,
         wall_s=0.0,
         arguments=sys.argv[1:],
     )
-    cases = chosen_cases(options)
-    for i, case in enumerate(cases):
+    peers = [(case, tried) for case in chosen_cases(options) for tried in peers_of(case, options)]
+    for i, (case, tried) in enumerate(peers):
         left_s = options.budget_s - (monotonic() - started)
         effort = Effort(
             n_pairs=options.pairs,
             turn_s=options.turn_s,
-            max_autotune=options.max_autotune,
-            deadline_s=monotonic() + left_s / (len(cases) - i),
+            deadline_s=monotonic() + left_s / (len(peers) - i),
         )
-        ended = part(case, effort) if left_s > 0 else Failed.of(case, "not run: no time left")
+        if not tried:
+            ended: Outcome | Failed = Failed.of(case, "no peer in float8: torchao is not installed")
+        elif left_s > 0:
+            ended = part(case, tried, effort)
+        else:
+            ended = Failed.of(case, "not run: no time left")
         print(outcome.line(ended), file=sys.stderr, flush=True)
         report = report.extended(ended, watch.wall_s())
         outcome.write(report, options.out)
     return report
 
 
-def part(case: ModelCase, effort: Effort) -> Outcome | Failed:
+def peers_of(case: ModelCase, options: argparse.Namespace) -> Iterator[tuple[Setting, ...]]:
+    """The settings of each peer of a part; none of a peer that is not installed."""
+    whole_model = case.model.name in WHOLE_MODEL
+    if case.configuration.precision == "fp8" and case.workload.pass_ == "train_step":
+        there = float8.version() is not None
+        yield float8_settings(case.device, whole_model=whole_model) if there else ()
+    yield settings(case.device, whole_model=whole_model, max_autotune=options.max_autotune)
+
+
+def part(case: ModelCase, tried: tuple[Setting, ...], effort: Effort) -> Outcome | Failed:
     """One of them, whatever comes of it."""
     try:
-        return Duel(case, effort).run()
-    except (PeakwardError, RuntimeError) as error:
+        return Duel(case, tried, effort).run()
+    except Exception as error:  # noqa: BLE001  No part may end those behind it.
         return Failed.of(case, outcome.first_line(error))
 
 

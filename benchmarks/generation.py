@@ -23,6 +23,7 @@ from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.drafts import NGrams
 from peakward.lab.inference.fused_step import FusedDecoder, FusedDecoding, FusedStep
 from peakward.lab.inference.generate import text_of
+from peakward.lab.inference.int4 import Int4Cache, Int4PagedCache
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.sequences import ContiguousCache, QuantizedCache, SequenceCache
 from peakward.lab.inference.serving import Request, serve
@@ -182,6 +183,9 @@ def steps(report: Report, model: decoder.Decoder, positions: int, rows: int) -> 
         "contiguous, kernel": ContiguousCache(shape, capacity=capacity, **kernel),
         "pages, kernel": PagedCache(shape, n_pages=pages, page_size=PAGE_SIZE, **kernel),
         "int8, kernel": QuantizedCache(shape, capacity=capacity, stored=torch.int8, **kernel),
+        "int4, sdpa": Int4Cache(shape, capacity=capacity, **at),
+        "int4, kernel": Int4Cache(shape, capacity=capacity, **kernel),
+        "int4 pages, kernel": Int4PagedCache(shape, n_pages=pages, page_size=PAGE_SIZE, **kernel),
         "guesses by n-grams, kernel": ContiguousCache(shape, capacity=capacity, **kernel),
     }
     decodings = {}

@@ -1,9 +1,9 @@
-"""One size, workload and pass: both arms checked, the peer's settings tried, the best against ours."""
+"""One size, workload and pass: the peer's settings tried, both arms checked, the best against ours."""
 
 import functools
 import gc
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from statistics import median
 from time import monotonic
@@ -15,7 +15,7 @@ import torch
 from against import interleaved
 from against.interleaved import Arm, Builder, Turn
 from against.outcome import Guard, Outcome, Solo, TriedSetting, first_line, part_name
-from against.peer import PRECISIONS, Setting, peer, settings
+from against.peer import PRECISIONS, Setting, peer
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.measure import nvml
@@ -29,14 +29,12 @@ from peakward.records.model_shape import ModelShape
 from peakward.stats.pairs import ratio_interval
 
 GIB = 2**30
-WHOLE_MODEL = ("small", "micro")
-"""Sizes that the peer is also compiled in one piece for: 32 to 48 layers take minutes."""
 N_WARMUP = 4
 SEARCH_SHARE = 0.55
 """Of a part's time, for the peer's settings; the rest is for ours and for the turns."""
 SPARE_BYTES = 4 * GIB
 """Left free beside both arms: library workspaces, and what fragmentation takes."""
-GUARD_RELATIVE = {"fp32": 1e-5, "tf32": 1e-2, "bf16-mixed": 1e-2, "bf16": 1e-2}
+GUARD_RELATIVE = {"fp32": 1e-5, "tf32": 1e-2, "bf16-mixed": 1e-2, "bf16": 1e-2, "fp8": 1e-2}
 """How far the two losses may lie apart on equal weights: some roundings of a mean near ln(vocab)."""
 
 
@@ -45,8 +43,6 @@ class Effort(NamedTuple):
 
     n_pairs: int
     turn_s: float
-    max_autotune: bool
-    """Try it for the peer."""
     deadline_s: float
     """By `monotonic`."""
 
@@ -75,21 +71,28 @@ def synchronise(device: DeviceType) -> None:
         torch.cuda.synchronize()
 
 
-def guard(case: ModelCase) -> Guard:
-    """Both losses on equal weights, in fp32 and in the case's precision.
+def guard(case: ModelCase, recipe: str | None) -> Guard:
+    """Both losses on equal weights: in fp32, in the peer's precision, and where the peer goes by a recipe of
+    float8, with that beside ours as it runs.
 
     Raises:
         PeakwardError: they differ, so that a comparison of speed would mean nothing.
     """
     shape = msgspec.structs.replace(case.model, n_layers=min(2, case.model.n_layers))
-    losses = {
-        precision: losses_on_equal_weights(shape, precision, case.device)
-        for precision in ("fp32", peer_case(case).configuration.precision)
-    }
-    for precision, (ours, theirs) in losses.items():
+    peers: list[tuple[Precision, str | None]] = [
+        ("fp32", None),
+        (peer_case(case).configuration.precision, None),
+    ]
+    if recipe is not None:
+        peers.append((case.configuration.precision, recipe))
+    losses = {}
+    for precision, float8 in peers:
+        name = precision if float8 is None else f"float8 {float8}"
+        ours, theirs = losses_on_equal_weights(shape, precision, float8, case.device)
+        losses[name] = ours, theirs
         if not abs(ours - theirs) <= GUARD_RELATIVE[precision] * theirs:
             raise PeakwardError(
-                f"expected equal losses on equal weights in {precision}, got ours {ours} and "
+                f"expected equal losses on equal weights in {name}, got ours {ours} and "
                 f"transformers' {theirs}: the two do not compute the same"
             )
     return Guard(losses=losses)
@@ -97,9 +100,10 @@ def guard(case: ModelCase) -> Guard:
 
 @functools.cache
 def losses_on_equal_weights(
-    shape: ModelShape, precision: Precision, device: DeviceType
+    shape: ModelShape, precision: Precision, recipe: str | None, device: DeviceType
 ) -> tuple[float, float]:
-    """Ours and theirs of one eager step over the same 2 × 128 tokens.
+    """Ours in a precision and theirs, perhaps by a recipe of float8, of one eager step over the same 2 × 128
+    tokens.
 
     Matrices are scaled to a deviation of 1/√d_model, so that every part of the model moves the
     loss: at 0.02 and a small width the scores are near 0, and attention the same whatever they are.
@@ -110,7 +114,8 @@ def losses_on_equal_weights(
         configuration=Configuration(precision=precision, attention="sdpa"),
         device=device,
     )
-    with peer(case, Setting(attention="sdpa", scope="eager")) as theirs, prepare(case) as ours:
+    setting = Setting(attention="sdpa", scope="eager", float8=recipe)
+    with peer(peer_case(case), setting) as theirs, prepare(case) as ours:
         assert isinstance(ours, ModelStep)
         for parameter in theirs.model.parameters():
             if parameter.dim() == 2:
@@ -125,10 +130,14 @@ def losses_on_equal_weights(
 
 
 class Duel:
-    """One size, workload and pass."""
+    """One size, workload and pass, against the best of the peer's settings."""
 
-    def __init__(self, case: ModelCase, effort: Effort) -> None:
-        self.case, self.effort = case, effort
+    def __init__(self, case: ModelCase, settings: Sequence[Setting], effort: Effort) -> None:
+        """
+        Args:
+            settings: all in float8, or none.
+        """
+        self.case, self.settings, self.effort = case, settings, effort
         self.clock = clock_for(case.device)
         self.gpu = nvml.visible_gpu() if case.device == "cuda" else None
 
@@ -177,21 +186,14 @@ class Duel:
         """The peer under each setting, while half of this part's time is left."""
         started, latest_s = monotonic(), 0.0
         search_s = SEARCH_SHARE * (self.effort.deadline_s - started)
-        whole_model = self.case.model.name in WHOLE_MODEL
-        for i, setting in enumerate(
-            settings(
-                self.case.device,
-                whole_model=whole_model,
-                max_autotune=self.effort.max_autotune,
-            )
-        ):
+        for i, setting in enumerate(self.settings):
             spent_s = monotonic() - started
             if i and spent_s + latest_s > search_s:
                 yield TriedSetting(setting=setting, reason="not tried: no time left")
                 continue
             try:
                 yield TriedSetting(setting=setting, solo=self.solo(self.theirs(setting)))
-            except RuntimeError as error:  # Out of memory, no such kernel, a compiler's failure.
+            except Exception as error:  # noqa: BLE001  A peer and its compiler may raise anything.
                 yield TriedSetting(setting=setting, reason=first_line(error))
             latest_s = monotonic() - started - spent_s
 
@@ -202,12 +204,12 @@ class Duel:
             PeakwardError: the guard, or no setting of the peer ran.
             RuntimeError: ours did not run.
         """
-        checked = guard(self.case)
         tried = tuple(self.try_settings())
         ran = [each for each in tried if each.solo is not None]
         if not ran:
             raise PeakwardError(f"expected a setting that runs, got {tried}")
         best = min(ran, key=lambda each: each.solo.step_s)
+        checked = guard(self.case, best.setting.float8)
         ours = self.solo(self.ours)
         release()
         turns, resident = self.interleave(best, ours)

@@ -81,6 +81,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     environment: Environment
     transformers: str
+    torchao: str | None = None
+    """None where it is not installed, and in results that are older than this field."""
     started_at: str
     wall_s: float
     arguments: list[str]
@@ -197,7 +199,10 @@ def _setting_rows(outcome: Outcome) -> list[str]:
 def markdown(report: Report) -> str:
     """The tables."""
     where = report.environment
-    versions = f"torch {where.torch}, transformers {report.transformers}, driver {where.driver}"
+    torchao = "" if report.torchao is None else f"torchao {report.torchao}, "
+    versions = (
+        f"torch {where.torch}, transformers {report.transformers}, {torchao}driver {where.driver}"
+    )
     lines = [
         f"{where.device_name}, {versions}; {report.started_at}, {report.wall_s:.0f} s.",
         "",

@@ -1,4 +1,5 @@
-"""The peer: transformers' LlamaForCausalLM of a shape, under each of the settings it is given.
+"""The peer: transformers' LlamaForCausalLM of a shape, under each of the settings it is given, in the case's
+types or with its linear layers in torchao's float8.
 
 transformers 5 hands SDPA a mask that it has materialised whenever its model is traced as a whole,
 and waits for the device to look for packed sequences when it is not; both go when the attention
@@ -17,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from against import float8
 from peakward.lab.data.feed import micro_batches
 from peakward.lab.levers import precision
 from peakward.lab.levers.model_step import N_BATCHES
@@ -38,12 +40,15 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     scope: str = "layers"
     """eager, layers (each decoder layer, the last norm and the loss), model (all with the loss)."""
     mode: str = "default"
+    float8: str | None = None
+    """One of `float8.RECIPES`; None: no layer is in float8."""
 
     @property
     def name(self) -> str:
         """For a table."""
         compiled = "eager" if self.scope == "eager" else f"{self.scope} {self.mode}"
-        return f"{compiled}, {self.attention}"
+        recipe = "" if self.float8 is None else f", torchao float8 {self.float8}"
+        return f"{compiled}, {self.attention}{recipe}"
 
 
 def _on_cudnn(*args: object, **kwargs: object) -> tuple[Tensor, None]:
@@ -73,6 +78,19 @@ def settings(device: str, *, whole_model: bool, max_autotune: bool) -> tuple[Set
     tried.append(Setting(attention="sdpa"))
     if whole_model:
         tried.append(Setting(scope="model"))
+    return tuple(tried)
+
+
+def float8_settings(device: str, *, whole_model: bool) -> tuple[Setting, ...]:
+    """As `settings`, in float8. The other attention and max-autotune are tried without it."""
+    if device == "cpu":
+        return tuple(
+            Setting(attention="sdpa-causal", scope="eager", float8=each) for each in float8.RECIPES
+        )
+    tried = [Setting(float8=each) for each in ("tensorwise-fast", "tensorwise", "rowwise")]
+    tried.append(Setting(float8="tensorwise-fast", mode="reduce-overhead"))
+    if whole_model:
+        tried.append(Setting(float8="tensorwise-fast", scope="model", mode="reduce-overhead"))
     return tuple(tried)
 
 
@@ -143,6 +161,8 @@ class PeerStep:
             )
         self.case, self.setting = case, setting
         self.model = build(case, setting.attention)
+        if setting.float8 is not None:
+            float8.convert(self.model, setting.float8, emulate=case.device == "cpu")
         self.n_parameters = sum(each.numel() for each in self.model.parameters())
         self.output: Tensor | None = None
         self._run = self._compile()

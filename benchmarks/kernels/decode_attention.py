@@ -27,7 +27,7 @@ SHAPES = (
 )
 """(batch, kv_heads, heads, positions, head_dim)."""
 PAGED = ((16, 8, 32, 8192, 128), (64, 8, 32, 4096, 128))
-STORED = {"int8": torch.int8, "e4m3": torch.float8_e4m3fn}
+STORED = {"int8": torch.int8, "e4m3": torch.float8_e4m3fn, "int4": torch.uint8}
 PAGE_SIZE = 16
 BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -54,7 +54,8 @@ def sweep() -> Iterable[Contest]:
         yield _swept(shape, None)
     for shape in (SHAPES[0], SHAPES[2]):
         yield _swept(shape, "int8")
-    yield _swept(SHAPES[2], "e4m3")
+    for stored in ("e4m3", "int4"):
+        yield _swept(SHAPES[2], stored)
 
 
 def _inputs(shape: Shape) -> list[Tensor]:
@@ -128,11 +129,14 @@ def _plain(shape: Shape) -> Contest:
 
 
 def _cache_bytes(shape: Shape, stored: torch.dtype) -> int:
-    """The cache, q and the output; of a quantised one its fp32 scales too."""
+    """The cache, q and the output; of a quantised one its scales too, in fp32 or of half bytes in bf16."""
     batch, kv_heads, heads, positions, head_dim = shape
     rows = 2 * batch * kv_heads * positions
+    outside = 2 * batch * heads * head_dim * 2
+    if stored == torch.uint8:
+        return rows * (head_dim // 2 + head_dim // reference.group_size(head_dim) * 4) + outside
     scales = 0 if stored == torch.bfloat16 else rows * 4
-    return rows * head_dim * stored.itemsize + scales + 2 * batch * heads * head_dim * 2
+    return rows * head_dim * stored.itemsize + scales + outside
 
 
 def _naive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -140,9 +144,12 @@ def _naive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _naive_quantized(q: Tensor, k: Tensor, v: Tensor, k_scale: Tensor, v_scale: Tensor) -> Tensor:
-    return _naive(
-        q, reference.dequantized(k, k_scale, q.dtype), reference.dequantized(v, v_scale, q.dtype)
-    )
+    return _naive(q, _widened(k, k_scale, q.dtype), _widened(v, v_scale, q.dtype))
+
+
+def _widened(stored: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    widen = reference.unpacked if stored.dtype == torch.uint8 else reference.dequantized
+    return widen(stored, scale, dtype)
 
 
 def _naive_paged(q: Tensor, k: Tensor, v: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
@@ -192,6 +199,9 @@ def _paged(shape: Shape) -> Contest:
 
 def _quantized_inputs(shape: Shape, stored: torch.dtype) -> list[Tensor]:
     q, k, v = _inputs(shape)
+    if stored == torch.uint8:
+        (k, k_kept), (v, v_kept) = reference.packed(k), reference.packed(v)
+        return [q, k, v, k_kept, v_kept]
     k, k_scale = reference.quantized(k, stored)
     v, v_scale = reference.quantized(v, stored)
     return [q, k, v, k_scale, v_scale]
@@ -207,7 +217,7 @@ def _quantized(shape: Shape, stored: str) -> Contest:
 
     def dequantising_sdpa() -> Arm:
         q, k, v, k_scale, v_scale = get()
-        dequantized = _compiled(partial(reference.dequantized, dtype=q.dtype))
+        dequantized = _compiled(partial(_widened, dtype=q.dtype))
 
         def call() -> Tensor:
             wide = dequantized(k, k_scale), dequantized(v, v_scale)
@@ -242,7 +252,7 @@ def _swept(shape: Shape, stored: str | None) -> Contest:
         n_groups=batch * kv_heads,
         n_rows=heads // kv_heads,
         span=positions,
-        row_bytes=head_dim * dtype.itemsize,
+        row_bytes=head_dim // 2 if stored == "int4" else head_dim * dtype.itemsize,
         n_multiprocessors=triton.H100_MULTIPROCESSORS,
     )
 

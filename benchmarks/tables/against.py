@@ -1,7 +1,9 @@
 """Peakward's compositions beside transformers."""
 
 import json
+from itertools import product
 from statistics import median
+from typing import Any
 
 import msgspec
 
@@ -10,35 +12,41 @@ from stored_results import index
 from tables.layout import duration, faster, table
 
 DEVICE = "h200-141"
-SHOWN = (
-    ("small:4x512", "bf16"),
-    ("xl:4x512", "bf16"),
-    ("2.7B:4x512", "bf16"),
-    ("2.7B:8x1024", "bf16"),
-    ("2.7B:8x1024", "fp8"),
-)
+PARTS = ("small:4x512", "xl:4x512", "2.7B:4x512", "2.7B:8x1024")
+TYPES = {
+    ("bf16", False): "",
+    ("fp8", False): ", ours in fp8",
+    ("fp8", True): ", ours in fp8, theirs in torchao's float8",
+}
+"""By the precision of ours, and whether theirs is in float8."""
 
 
 def transformers(pass_: str = "train_step") -> str:
-    """A step of each, and the speed-up, from pairs that were timed in turns: of each part and precision of
-    ours its newest."""
+    """A step of each, and the speed-up, from pairs that were timed in turns: of each part and types its
+    newest."""
     outcomes = {
-        (each["name"], each["case"]["configuration"]["precision"]): each
+        (each["name"], _types(each)): each
         for found in index().of("against-transformers", device=DEVICE)
         for each in json.loads(found.read())["outcomes"]
     }
     rows = []
-    for name, precision in SHOWN:
-        each = outcomes[f"{name}:{pass_}", precision]
+    for name, types in product(PARTS, TYPES):
+        each = outcomes.get((f"{name}:{pass_}", types))
+        if each is None:
+            continue
         model, size = name.split(":")
         theirs, ours = (
             duration(median(turn["median_s"] for turn in each["turns"] if turn["arm"] == arm))
             for arm in "AB"
         )
         ratio = msgspec.convert(each["time_ratio"], Interval)
-        step = f"`{model}`, {size.replace('x', ' × ')}" + (
-            "" if precision == "bf16" else f", ours in {precision}"
-        )
+        step = f"`{model}`, {size.replace('x', ' × ')}{TYPES[types]}"
         rows.append([step, ours, theirs, faster(ratio)])
     head = ["training step", "Peakward", "transformers", "speed-up (95% interval)"]
     return table(head, rows, words=1)
+
+
+def _types(outcome: dict[str, Any]) -> tuple[str, bool]:
+    """Its key of `TYPES`."""
+    precision: str = outcome["case"]["configuration"]["precision"]
+    return precision, outcome["peer"].get("float8") is not None

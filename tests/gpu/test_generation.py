@@ -36,6 +36,10 @@ CACHES = {
     ),
     "int4 pages": lambda **at: Int4PagedCache(SHAPE, n_pages=24, page_size=16, **at),
     "int4": lambda **at: Int4Cache(SHAPE, capacity=160, **at),
+    "int4, kernel": lambda **at: Int4Cache(SHAPE, capacity=160, **KERNEL, **at),
+    "int4 pages, kernel": lambda **at: Int4PagedCache(
+        SHAPE, n_pages=24, page_size=16, **KERNEL, **at
+    ),
     "ring": lambda **at: SlidingCache(SHAPE, n_recent=6, n_sinks=2, **at),
     "heavy": lambda **at: HeavyHitterCache(SHAPE, n_heavy=8, n_recent=8, **at),
 }

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 
+from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
 
 pytest.importorskip("transformers")
@@ -83,6 +84,69 @@ def test_a_configuration_is_that_of_its_part(tmp_path, run):
     (only,) = run("--only", "forward", "--configuration", f"@{best}")["outcomes"]
     assert only["case"]["configuration"]["precision"] == "bf16-mixed"
     assert set(only["guard"]["losses"]) == {"fp32", "bf16-mixed"}
+
+
+def test_ours_in_fp8_also_meets_float8_and_without_torchao_that_is_said(run, monkeypatch):
+    from against import float8
+
+    arguments = ("--configuration", '{"precision": "fp8"}', "--budget-s", "0")
+    monkeypatch.setattr(float8, "version", lambda: None)
+    report = run(*arguments)
+    assert report["torchao"] is None
+    assert [(each["name"], each["reason"]) for each in report["failures"]] == [
+        ("micro:2x32:forward", "not run: no time left"),
+        ("micro:2x32:train_step", "no peer in float8: torchao is not installed"),
+        ("micro:2x32:train_step", "not run: no time left"),
+    ]
+    monkeypatch.setattr(float8, "version", lambda: "0.17.0")
+    assert [each["reason"] for each in run(*arguments)["failures"]] == ["not run: no time left"] * 3
+
+
+@pytest.fixture
+def peer_in(monkeypatch):
+    """peer_in(recipe, d_ff): one train step of the peer by a recipe of float8, of a case in bf16."""
+    pytest.importorskip("torchao")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from against.peer import Setting, peer
+    from against_transformers import MICRO_SHAPE
+
+    def peer_(recipe, d_ff=1152):
+        case = ModelCase(
+            model=msgspec.structs.replace(MICRO_SHAPE, d_ff=d_ff),
+            workload=Workload(batch_size=2, seq_len=32, pass_="train_step"),
+            configuration=Configuration(precision="bf16"),
+            device="cpu",
+        )
+        return peer(case, Setting(attention="sdpa-causal", scope="eager", float8=recipe))
+
+    return peer_
+
+
+def test_the_layers_that_gain_are_in_float8_and_train(peer_in):
+    from against import float8
+
+    with peer_in(None) as plain:
+        plain.step()
+        loss = plain.loss()
+    for recipe in ("tensorwise", "tensorwise-fast"):
+        with peer_in(recipe) as theirs:
+            # Of 64 × 64, 1152 × 64 and 64 × 1152, and of the head, torchao takes those with more than 1024
+            # outputs.
+            layers = float8.converted(theirs.model)
+            assert [each.rpartition(".")[2] for each in layers] == ["gate_proj", "up_proj"] * 2
+            fast = theirs.model.get_submodule(layers[0]).config.gemm_config_grad_weight
+            assert fast.use_fast_accum == (recipe == "tensorwise-fast")
+            before = theirs.model.get_parameter(f"{layers[0]}.weight").detach().clone()
+            theirs.step()
+            assert theirs.loss() != loss
+            assert theirs.loss() == pytest.approx(loss, rel=1e-2)
+            assert not torch.equal(before, theirs.model.get_parameter(f"{layers[0]}.weight"))
+
+
+def test_a_recipe_that_takes_no_layer_is_no_peer(peer_in):
+    message = r"expected layers that gain by float8 rowwise, got none"
+    with pytest.raises(PeakwardError, match=message), peer_in("rowwise"):
+        pass
 
 
 def test_without_time_nothing_runs_and_that_is_said(tmp_path, run):

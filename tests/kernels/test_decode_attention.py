@@ -114,11 +114,12 @@ def test_is_as_close_to_fp64_as_torch_is(dtypes, device, n_splits, window, seed,
 @given(
     page_size=st.sampled_from([5, 16, 48]),
     n_queries=st.sampled_from([1, 3]),
-    stored=st.sampled_from([None, *STORED]),
+    stored=st.sampled_from([None, *STORED, torch.uint8]),
     window=st.sampled_from([None, 40]),
     seed=st.integers(0, 99),
 )
 @example(page_size=16, n_queries=3, stored=torch.int8, window=40, seed=0)
+@example(page_size=5, n_queries=1, stored=torch.uint8, window=None, seed=1)
 def test_pages_give_what_a_contiguous_cache_does(
     device, page_size, n_queries, stored, window, seed
 ):
@@ -130,7 +131,11 @@ def test_pages_give_what_a_contiguous_cache_does(
     caches = [torch.randn(n_pages, page_size, kv_heads, head_dim) for _ in range(2)]
     scales = [None, None]
     if stored is not None:
-        caches, scales = zip(*(reference.quantized(c, stored) for c in caches), strict=True)
+        kept = [
+            reference.packed(c) if stored == torch.uint8 else reference.quantized(c, stored)
+            for c in caches
+        ]
+        caches, scales = zip(*kept, strict=True)
     lengths = torch.tensor([max_pages * page_size, 37])
     # Beyond what is needed a table may hold anything.
     table[1, -(-37 // page_size) :] = 1 << 30
@@ -186,6 +191,74 @@ def test_a_quantised_cache_is_dequantised_exactly(dtypes, device, stored, deviat
         exact, _ = reference.decode_attention(q.double(), *wide, lengths=lengths)
         near = [reference.dequantized(*each, dtype) for each in ((k, k_scale), (v, v_scale))]
         assert_as_close_as(torchs(q, *near, lengths, None), out, exact)
+
+
+@pytest.mark.parametrize("group", [1, *in_full([5])])
+@pytest.mark.parametrize("offset", [0.0, *in_full([30.0])])
+@pytest.mark.parametrize("head_dim", [96, 80, *in_full([16, 64, 128])])
+def test_a_cache_of_half_bytes_is_unpacked_exactly(dtypes, device, head_dim, offset, group):
+    for dtype in dtypes:
+        q, k, v = drawn(
+            dtype=dtype,
+            batch=2,
+            kv_heads=2,
+            group=group,
+            n_queries=2,
+            positions=77,
+            head_dim=head_dim,
+            seed=3,
+        )
+        (k, k_kept), (v, v_kept) = (reference.packed(each + offset) for each in (k, v))
+        assert k.shape[3] == head_dim // 2
+        assert k_kept.shape[3] == (head_dim // 32 if head_dim % 32 == 0 else 1)
+        lengths = torch.tensor([77, 40])
+        out, _ = kernel.decode_attention(
+            q, k, v, lengths=lengths, k_scale=k_kept, v_scale=v_kept, settings=cut(2)
+        )
+        kept = ((k, k_kept), (v, v_kept))
+        wide = [reference.unpacked(*each, torch.float64) for each in kept]
+        exact, _ = reference.decode_attention(q.double(), *wide, lengths=lengths)
+        near = [reference.unpacked(*each, dtype) for each in kept]
+        assert_as_close_as(torchs(q, *near, lengths, None), out, exact)
+
+
+def test_of_half_bytes_nothing_behind_a_length_is_read(device):
+    torch.manual_seed(0)
+    q = torch.randn(3, 4, 2, 48)
+    (k, k_kept), (v, v_kept) = (reference.packed(torch.randn(3, 2, 90, 48)) for _ in range(2))
+    lengths = torch.tensor([0, 1, 50])
+    wide = [reference.unpacked(*each, torch.float64) for each in ((k, k_kept), (v, v_kept))]
+    exact, exact_lse = reference.decode_attention(q.double(), *wide, lengths=lengths)
+    for each in (k_kept, v_kept):
+        for sequence, length in enumerate(lengths.tolist()):
+            each[sequence, :, length:] = torch.nan
+    out, lse = kernel.decode_attention(
+        q, k, v, lengths=lengths, k_scale=k_kept, v_scale=v_kept, settings=cut(3)
+    )
+    assert error(out, exact) < 1e-6
+    assert torch.equal(lse.isneginf(), exact_lse.isneginf())
+
+
+@pytest.mark.parametrize("head_dim", [8, 64])
+def test_half_a_byte_an_element(device, head_dim):
+    """16 steps between the least and the largest of a group: half a step off at most, and bf16's rounding
+    of step and least."""
+    generator = torch.Generator(device).manual_seed(0)
+    elements = torch.randn((3, 5, head_dim), generator=generator, dtype=torch.float64) * 10 + 3
+    elements[0, 0] = 0
+    elements[1, 1] = -7.125
+    stored, kept = reference.packed(elements)
+    assert (stored.dtype, stored.shape) == (torch.uint8, (3, 5, head_dim // 2))
+    found = reference.unpacked(stored, kept, torch.float64)
+    groups = elements.unflatten(-1, (kept.shape[-2], -1))
+    width = groups.amax(-1) - groups.amin(-1)
+    rounding = 2**-8 * (groups.abs().amax(-1) + width)
+    off = (found - elements).unflatten(-1, (kept.shape[-2], -1)).abs().amax(-1)
+    assert (off <= width / 30 + rounding).all()
+    assert (off[2] > width[2] / 60).any()
+    assert torch.equal(found[0, 0], elements[0, 0]) and torch.equal(found[1, 1], elements[1, 1])
+    again = reference.packed(found)
+    torch.testing.assert_close(reference.unpacked(*again, torch.float64), found, rtol=0, atol=0.15)
 
 
 @pytest.mark.parametrize("stored", STORED, ids=str)
@@ -364,6 +437,27 @@ def test_a_quantised_cache_that_is_not_made_of_pairs_is_refused():
     wide = torch.zeros(2, 2, 20, 17, dtype=torch.int8)
     with pytest.raises(ValueError, match="others that are even"):
         api.decode_attention(q, k, wide[..., :16], **scales)
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"q": torch.zeros(2, 4, 1, 31)}, "an even head_dim for a cache of half bytes, got 31"),
+        ({"q": torch.zeros(2, 4, 1, 32)}, "k and v of 16 bytes for a head_dim of 32, got 32"),
+        ({"v_scale": torch.zeros(2, 2, 20, 2, 2)}, r"v_scale of \(2, 2, 20, 2, 2\) in bfloat16"),
+        ({"k_scale": torch.zeros(2, 2, 20, 1, 2).bfloat16()}, r"k_scale of \(2, 2, 20, 2, 2\)"),
+        (
+            {"k_scale": torch.zeros(2, 2, 20, 2, 2).bfloat16().mT},
+            "the groups of a position side by side",
+        ),
+        ({"k_scale": None}, "the latter three with k_scale and v_scale"),
+    ],
+)
+def test_half_bytes_that_are_stored_otherwise_are_refused(change, said):
+    k, kept = reference.packed(torch.zeros(2, 2, 20, 64))
+    given = {"q": torch.zeros(2, 4, 1, 64), "k": k, "v": k, "k_scale": kept, "v_scale": kept}
+    with pytest.raises(ValueError, match=said):
+        api.decode_attention(**(given | change))
 
 
 @pytest.mark.parametrize(

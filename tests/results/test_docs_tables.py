@@ -10,7 +10,7 @@ import docs_tables
 from docs_tables import ROOT, TABLES, current, pages
 from peakward import kernels
 from stored_results import index
-from tables import speed
+from tables import against, speed
 
 EVERY_PAGE = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FIGURE = re.compile(r"\d ?(ms|µs|s|TFLOP/s|GB/s|MiB|GiB)\b|\d×")
@@ -103,6 +103,31 @@ def test_of_a_shape_the_last_measurement_counts():
 @pytest.mark.usefixtures("results")
 def test_shapes_are_counted_as_won_and_lost():
     assert speed.verdicts("a").splitlines()[-1] == "| forward | 2 | 1 | 0 | 1 | 0.75 to 3.00× |"
+
+
+def test_a_step_beside_float8_has_a_row_of_its_own(tmp_path, monkeypatch):
+    pairs = {"estimate": 0.5, "low": 0.5, "high": 0.5, "level": 0.95}
+    outcomes = [
+        {
+            "name": "2.7B:8x1024:train_step",
+            "case": {"configuration": {"precision": "fp8"}},
+            "peer": {"scope": "layers", **recipe},
+            "turns": [{"arm": "A", "median_s": seconds}, {"arm": "B", "median_s": 0.1}],
+            "time_ratio": pairs,
+        }
+        for recipe, seconds in (({}, 0.3), ({"float8": "tensorwise"}, 0.2))
+    ]
+    (tmp_path / "duel.json").write_bytes(msgspec.json.encode({"outcomes": outcomes}))
+    (tmp_path / "index.toml").write_text(
+        'protocols = {}\n[[results]]\nname = "duel"\nkind = "against-transformers"\n'
+        f'device = "{against.DEVICE}"\nsubject = "a"\nprotocol = "duel"\ncommit = ""\nfiles = ["json"]\n'
+    )
+    monkeypatch.setattr(against, "index", lambda: index(tmp_path))
+    rows = [line.split(" | ")[:3] for line in against.transformers().splitlines()[2:]]
+    assert rows == [
+        ["| `2.7B`, 8 × 1024, ours in fp8", "100 ms", "300 ms"],
+        ["| `2.7B`, 8 × 1024, ours in fp8, theirs in torchao's float8", "100 ms", "200 ms"],
+    ]
 
 
 def test_a_stale_page_is_named_and_written_anew(tmp_path, monkeypatch, capsys):

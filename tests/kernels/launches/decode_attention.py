@@ -4,6 +4,7 @@ import torch
 from triton.runtime import driver
 
 from launch import Launch
+from peakward.kernels.ops.decode_attention.reference import group_size
 from peakward.kernels.ops.decode_attention.triton import decode_attention
 
 
@@ -24,8 +25,13 @@ def _decode(
         size = (batch, kv_heads, positions, head_dim)
         if page_size:
             size = (batch * positions // page_size, page_size, kv_heads, head_dim)
+        scales = torch.empty(size[:3])
+        if stored == torch.uint8:
+            size = (*size[:3], head_dim // 2)
+            n_groups = head_dim // group_size(head_dim)
+            scales = torch.empty(*size[:3], n_groups, 2, dtype=torch.bfloat16)
         k, v = (torch.empty(size, dtype=stored or dtype) for _ in range(2))
-        k_scale, v_scale = (torch.empty(size[:3]) if stored else None for _ in range(2))
+        k_scale, v_scale = (scales if stored else None for _ in range(2))
         table = torch.empty(batch, positions // page_size, dtype=torch.int32) if page_size else None
         decode_attention(
             torch.empty(batch, heads, n_queries, head_dim, dtype=dtype),
@@ -62,6 +68,15 @@ LAUNCHES = {
         lambda: _decode(stored=torch.int8, kv_heads=32, head_dim=80),
         registers=208,
         shared_bytes=76 << 10,
+    ),
+    "int4": Launch(lambda: _decode(stored=torch.uint8), registers=255, shared_bytes=76 << 10),
+    "int4 80": Launch(
+        lambda: _decode(stored=torch.uint8, kv_heads=32, head_dim=80),
+        registers=255,
+        shared_bytes=76 << 10,
+    ),
+    "int4 pages": Launch(
+        lambda: _decode(stored=torch.uint8, page_size=16), registers=255, shared_bytes=76 << 10
     ),
 }
 if driver.active.get_current_target().arch >= 89:

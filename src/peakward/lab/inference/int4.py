@@ -1,63 +1,23 @@
-"""Caches of half a byte an element, contiguous and in pages.
-
-The elements of a key or value are stored in groups: each as one of 16 steps from the group's least element to
-its largest. Step and least are kept in bf16, whose range is that of the elements, and elements are rounded
-to what these two give. With groups of 32 an element takes 5 bits.
-"""
+"""Caches of half a byte an element (`decode_attention.reference.packed`), contiguous and in pages."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from peakward.kernels.ops.decode_attention.api import decode_attention, paged_decode_attention
+from peakward.kernels.ops.decode_attention.reference import group_size, packed, unpacked
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.passes import Pass
 from peakward.lab.inference.sequences import ContiguousCache
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
 
-GROUP = 32
-"""Elements that share a step, where this divides head_dim; else a head's all share one."""
-LARGEST = 15
 
-
-def group_size(head_dim: int) -> int:
-    """The elements that share a step."""
-    return GROUP if head_dim % GROUP == 0 else head_dim
-
-
-def packed(elements: Tensor) -> tuple[Tensor, Tensor]:
-    """Elements (…, head_dim) as they are stored.
-
-    Returns:
-        Bytes (…, head_dim / 2) of two elements each, the first in the lower half; and the step and the
-        least of each group, (…, groups, 2) of bf16.
-    """
-    wide = torch.promote_types(elements.dtype, torch.float32)
-    groups = elements.to(wide).unflatten(-1, (-1, group_size(elements.shape[-1])))
-    least, most = groups.aminmax(dim=-1)
-    kept = torch.stack(((most - least) / LARGEST, least), dim=-1).bfloat16()
-    step, least = kept.to(wide).unbind(-1)
-    steps = (groups - least[..., None]) / step.masked_fill(step == 0, 1)[..., None]
-    pairs = steps.round().clamp(0, LARGEST).to(torch.uint8).flatten(-2).unflatten(-1, (-1, 2))
-    return pairs[..., 0] | (pairs[..., 1] << 4), kept
-
-
-def unpacked(stored: Tensor, kept: Tensor, dtype: torch.dtype) -> Tensor:
-    """The elements that `packed` stored, in `dtype`."""
-    wide = torch.promote_types(dtype, torch.float32)
-    steps = torch.stack((stored & LARGEST, stored >> 4), dim=-1).flatten(-2).to(wide)
-    step, least = kept.to(wide).unbind(-1)
-    groups = steps.unflatten(-1, (step.shape[-1], -1))
-    return (groups * step[..., None] + least[..., None]).flatten(-2).to(dtype)
-
-
-def _refuse(shape: ModelShape, attention: str) -> None:
-    if shape.head_dim % 2 or attention != "as-model":
-        got = f"a head_dim of {shape.head_dim}" if shape.head_dim % 2 else attention
+def _refuse(shape: ModelShape) -> None:
+    if shape.head_dim % 2:
         raise PeakwardError(
-            f"expected an even head_dim and attention as-model for a cache in int4, got {got}: take a "
-            "cache in int8"
+            f"expected an even head_dim for a cache in int4, got {shape.head_dim}: take a cache in int8"
         )
 
 
@@ -71,9 +31,9 @@ class Int4Cache(ContiguousCache):
             dtype: of the elements that are read.
 
         Raises:
-            PeakwardError: an odd head_dim, or attention by the kernel, which reads no half bytes.
+            PeakwardError: an odd head_dim.
         """
-        _refuse(shape, others.get("attention", "as-model"))
+        _refuse(shape)
         super().__init__(shape, dtype=torch.uint8, width=shape.head_dim // 2, **others)
         self.dtype = dtype
         groups = shape.head_dim // group_size(shape.head_dim)
@@ -98,6 +58,18 @@ class Int4Cache(ContiguousCache):
         keys, values = super().read(layer, at)
         return unpacked(keys, k_kept, self.dtype), unpacked(values, v_kept, self.dtype)
 
+    def attend(self, layer: int, at: Pass, q: Tensor) -> Tensor:
+        k_kept, v_kept = self.kept[:, layer, at.rows]
+        return decode_attention(
+            q,
+            self.keys[layer, at.rows],
+            self.values[layer, at.rows],
+            at.ends,
+            window=self.shape.window,
+            k_scale=k_kept,
+            v_scale=v_kept,
+        )
+
 
 class Int4PagedCache(PagedCache):
     """`Int4Cache` in pages."""
@@ -110,7 +82,7 @@ class Int4PagedCache(PagedCache):
         Raises:
             PeakwardError: as `Int4Cache`.
         """
-        _refuse(shape, others.get("attention", "as-model"))
+        _refuse(shape)
         super().__init__(shape, dtype=torch.uint8, width=shape.head_dim // 2, **others)
         self.dtype = dtype
         groups = shape.head_dim // group_size(shape.head_dim)
@@ -137,3 +109,16 @@ class Int4PagedCache(PagedCache):
         k_kept, v_kept = (self._of_rows(at, each) for each in self.kept[:, layer])
         keys, values = super().read(layer, at)
         return unpacked(keys, k_kept, self.dtype), unpacked(values, v_kept, self.dtype)
+
+    def attend(self, layer: int, at: Pass, q: Tensor) -> Tensor:
+        k_kept, v_kept = self.kept[:, layer]
+        return paged_decode_attention(
+            q,
+            self.keys[layer],
+            self.values[layer],
+            self.block_table[at.rows],
+            at.ends,
+            window=self.shape.window,
+            k_scale=k_kept,
+            v_scale=v_kept,
+        )

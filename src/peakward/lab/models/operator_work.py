@@ -61,6 +61,15 @@ def _attention(query: int, n_key_products: int, n_value_products: int) -> Callab
     return formula
 
 
+def _attention_to_cache(shapes: Shapes) -> int:
+    """The FLOPs of decode attention. Elements of half a byte leave a key narrower than the query, and a table
+    (batch, max_pages) says that keys are in pages (n_pages, page_size, kv_heads, ..)."""
+    batch, heads, n_queries, size = shapes[0]
+    tables = [each for each in shapes[3:] if len(each) == 2]
+    n_keys = tables[0][1] * shapes[1][1] if tables else shapes[1][2]
+    return 2 * batch * heads * n_queries * n_keys * 2 * size
+
+
 def _own_attention_backward(shapes: Shapes) -> int:
     """The FLOPs of our attention's backward pass; the gradient of the log-sum-exp, if any, comes before
     the query."""
@@ -106,7 +115,7 @@ _FORMULAS: dict[str, Callable[[Shapes], int]] = {
     **{f"aten._scaled_dot_product_{kind}": _attention(0, 1, 1) for kind in _FUSED},
     # Five products: the scores again, and the gradients of the query, the key, the weights and the value.
     **{f"aten._scaled_dot_product_{kind}_backward": _attention(1, 3, 2) for kind in _FUSED},
-    "peakward.decode_attention": _attention(0, 1, 1),
+    "peakward.decode_attention": _attention_to_cache,
     "peakward.flash_attention": _attention(0, 1, 1),
     "peakward.flash_attention_backward": _own_attention_backward,
     "peakward.int4_matmul": _quantised_product,

@@ -7,8 +7,9 @@ import torch
 
 from peakward.kernels.ops.attention.reference import attention as reference_attention
 from peakward.kernels.ops.attention.reference import for_every_head
+from peakward.kernels.ops.decode_attention.reference import packed, unpacked
 from peakward.lab.inference.heavy_hitters import HeavyHitterCache
-from peakward.lab.inference.int4 import Int4Cache, packed, unpacked
+from peakward.lab.inference.int4 import Int4Cache
 from peakward.lab.inference.sequences import ContiguousCache, SlidingCache
 from peakward.records.errors import PeakwardError
 
@@ -128,28 +129,6 @@ def test_a_row_of_heavy_hitters_is_emptied_or_stays(make_decoder):
     assert close(found, model(second[None])[:, -1], model.shape.n_layers)
 
 
-@pytest.mark.parametrize("head_dim", [8, 64])
-def test_half_a_byte_an_element(head_dim):
-    """16 steps between the least and the largest of a group: half a step off at most, and bf16's rounding
-    of step and least."""
-    generator = torch.Generator().manual_seed(0)
-    elements = torch.randn((3, 5, head_dim), generator=generator, dtype=torch.float64) * 10 + 3
-    elements[0, 0] = 0
-    elements[1, 1] = -7.125
-    stored, kept = packed(elements)
-    assert (stored.dtype, stored.shape) == (torch.uint8, (3, 5, head_dim // 2))
-    found = unpacked(stored, kept, torch.float64)
-    groups = elements.unflatten(-1, (kept.shape[-2], -1))
-    width = groups.amax(-1) - groups.amin(-1)
-    rounding = 2**-8 * (groups.abs().amax(-1) + width)
-    off = (found - elements).unflatten(-1, (kept.shape[-2], -1)).abs().amax(-1)
-    assert (off <= width / 30 + rounding).all()
-    assert (off[2] > width[2] / 60).any()
-    assert torch.equal(found[0, 0], elements[0, 0]) and torch.equal(found[1, 1], elements[1, 1])
-    again = packed(found)
-    torch.testing.assert_close(unpacked(*again, torch.float64), found, rtol=0, atol=0.15)
-
-
 @pytest.mark.parametrize(
     "changes", [{}, {"n_kv_heads": 2, "window": 5}, {"n_kv_heads": 1}], ids=str
 )
@@ -183,5 +162,5 @@ def test_models_that_a_cache_does_not_serve(make_shape):
         SlidingCache(make_shape(window=4), n_recent=4, n_global=1, **ON_CPU)
     with pytest.raises(PeakwardError, match="got 1 and 2: take one kind"):
         SlidingCache(make_shape(), n_recent=4, n_sinks=1, n_global=2, **ON_CPU)
-    with pytest.raises(PeakwardError, match="got flash-decode: take a cache in int8"):
-        Int4Cache(make_shape(), capacity=4, attention="flash-decode", **ON_CPU)
+    with pytest.raises(PeakwardError, match=r"an even head_dim .* got 7: take a cache in int8"):
+        Int4Cache(make_shape(head_dim=7, positions="learned"), capacity=4, **ON_CPU)

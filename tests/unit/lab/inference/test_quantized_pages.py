@@ -6,7 +6,7 @@ import torch
 from peakward.lab.inference.int4 import Int4Cache, Int4PagedCache
 from peakward.lab.inference.paged import PagedCache, QuantizedPagedCache
 from peakward.lab.inference.sequences import QuantizedCache
-from peakward.records.errors import PeakwardError
+from tiers import in_full
 
 from .test_sequences import LONGEST, ON_CPU, PROMPTS, STEPS, close, texts, through
 
@@ -114,32 +114,24 @@ def test_their_bytes(kind, bits, make_shape):
     assert exact.n_bytes == n_elements * 8
 
 
-@pytest.mark.parametrize("kind", ["contiguous", "pages"])
-@pytest.mark.parametrize("changes", [{}, {"n_kv_heads": 1, "window": 5}], ids=str)
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("which", [0, 1], ids=["contiguous", "pages"])
+@pytest.mark.parametrize("changes", [{"n_kv_heads": 1, "window": 5}, *in_full([{}])], ids=str)
 @torch.no_grad()
-def test_by_the_kernel(kind, changes, make_decoder):
+def test_by_the_kernel(kind, which, changes, make_decoder):
     """Interpreted where there is no GPU, in fp32: as close to fp64 as widened elements are."""
     pytest.importorskip("triton")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     exact = make_decoder(changes)
     whole = texts(exact.shape.vocab_size, [n + STEPS for n in PROMPTS])
-    oracle, _ = pair("int8", exact.shape)
+    oracle, _ = pair(kind, exact.shape)
     expected = torch.cat(through(oracle, exact, whole))
     model, errors = make_decoder(changes).float().to(device), []
+    room = ({"capacity": LONGEST}, {"n_pages": 20, "page_size": 4})[which]
     for attention in ("as-model", "flash-decode"):
         on = {"n_rows": 3, "device": device, "dtype": torch.float32, "attention": attention}
-        if kind == "contiguous":
-            cache = QuantizedCache(model.shape, stored=torch.int8, capacity=LONGEST, **on)
-        else:
-            cache = QuantizedPagedCache(
-                model.shape, stored=torch.int8, n_pages=20, page_size=4, **on
-            )
+        cache = PAIRS[kind][which](model.shape, **room, **on)
         found = torch.cat(through(cache, model, [text.to(device) for text in whole])).cpu()
         errors.append(float((found - expected).norm() / expected.norm()))
     widened, of_kernel = errors
     assert 0 < of_kernel <= 2 * widened
-
-
-def test_the_kernel_reads_no_half_bytes(make_shape):
-    with pytest.raises(PeakwardError, match="attention as-model for a cache in int4"):
-        Int4PagedCache(make_shape(), n_pages=4, page_size=4, attention="flash-decode", **ON_CPU)

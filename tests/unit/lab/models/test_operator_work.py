@@ -51,6 +51,24 @@ def test_attention_on_a_cpu_which_torchs_counter_leaves_out_is_counted():
 
 
 @pytest.mark.parametrize(
+    ("keys", "others"),
+    [
+        ((2, 1, 48, 8), ()),
+        ((2, 1, 48, 8), ((2,), (2, 1, 48), (2, 1, 48))),
+        ((2, 1, 48, 4), ((2, 1, 48, 1, 2), (2, 1, 48, 1, 2))),
+        ((30, 16, 1, 8), ((2,), (2, 3))),
+        ((30, 16, 1, 4), ((2,), (2, 3), (30, 16, 1, 1, 2), (30, 16, 1, 1, 2))),
+    ],
+    ids=["contiguous", "in bytes", "in half bytes", "pages", "pages of half bytes"],
+)
+def test_attention_to_a_cache_is_of_its_positions_however_they_are_stored(keys, others):
+    given = [(2, 4, 3, 8), keys, keys, *others]
+    assert flops("peakward.decode_attention", [meta(*each) for each in given]) == (
+        2 * (2 * 2 * 4 * 3 * 48 * 8)
+    )
+
+
+@pytest.mark.parametrize(
     ("shapes", "products"),
     [
         ([(30, 4), (6, 4, 5)], [(5, 4, 5)] * 6),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from peakward.kernels.ops.calling import operator
+from peakward.kernels.ops.decode_attention.reference import group_size
 from peakward.kernels.ops.launchable import (
     FLOATS,
     require_floats,
@@ -19,7 +20,7 @@ from peakward.kernels.ops.launchable import (
 OP = "decode_attention"
 MOST_QUERIES = 8
 MOST_HEAD_DIM = 256
-QUANTIZED = (torch.int8, torch.float8_e4m3fn)
+QUANTIZED = (torch.int8, torch.float8_e4m3fn, torch.uint8)
 FP8_CAPABILITY = (8, 9)
 
 
@@ -41,10 +42,12 @@ def decode_attention(
             at most 256. Rows of 16 bytes times a whole number are fetched fastest. Autocast casts nothing.
         k, v: (batch, kv_heads, positions, head_dim) of any strides, in q's dtype; or int8 or
             float8_e4m3fn, with scales: then of an even head_dim, and v of pairs of bytes (its last
-            stride 1, the others and its offset even).
+            stride 1, the others and its offset even). Or uint8, two elements of half a byte in each of
+            head_dim / 2, as `reference.packed` gives them.
         lengths: (batch,) of int32 or int64, each from 0 to `positions`, which is not checked.
         k_scale, v_scale: (batch, kv_heads, positions) of a float, finite: of each position of each
-            head, as `reference.quantized` gives them.
+            head, as `reference.quantized` gives them. Of uint8 the step and the least element of each
+            group, (batch, kv_heads, positions, groups, 2) of bf16, those of a position side by side.
 
     Raises:
         ValueError: what the kernel cannot take, or no GPU that it runs on.
@@ -68,10 +71,11 @@ def decode_attention_with_lse(
     """The output of `decode_attention`, and the log-sum-exp, (batch, heads, n_queries) of fp32."""
     _require_query(q)
     batch, _, _, head_dim = q.shape
+    width = _width(head_dim, k.dtype)
     _require_cache(q, k, v, k_scale, v_scale)
-    if k.shape[0] != batch or k.shape[3] != head_dim:
+    if k.shape[0] != batch or k.shape[3] != width:
         raise ValueError(
-            f"{OP}: expected k and v of ({batch}, kv_heads, positions, {head_dim}), "
+            f"{OP}: expected k and v of ({batch}, kv_heads, positions, {width}), "
             f"got {tuple(k.shape)}"
         )
     _require_groups(q, k.shape[1])
@@ -98,7 +102,7 @@ def paged_decode_attention(
         k_pages, v_pages: (n_pages, page_size, kv_heads, head_dim) of any strides.
         block_table: (batch, max_pages) of int32: the page of the positions from i·page_size on, for
         every position below the sequence's length; other entries are not read.
-        k_scale, v_scale: (n_pages, page_size, kv_heads).
+        k_scale, v_scale: (n_pages, page_size, kv_heads), of uint8 with (groups, 2) behind them.
     """
     return paged_decode_attention_with_lse(
         q,
@@ -128,10 +132,11 @@ def paged_decode_attention_with_lse(
     """The output of `paged_decode_attention`, and the log-sum-exp, (batch, heads, n_queries) of fp32."""
     _require_query(q)
     batch, _, _, head_dim = q.shape
+    width = _width(head_dim, k_pages.dtype)
     _require_cache(q, k_pages, v_pages, k_scale, v_scale)
-    if k_pages.shape[3] != head_dim or k_pages.shape[1] == 0:
+    if k_pages.shape[3] != width or k_pages.shape[1] == 0:
         raise ValueError(
-            f"{OP}: expected pages of (n_pages, page_size, kv_heads, {head_dim}) with a page_size "
+            f"{OP}: expected pages of (n_pages, page_size, kv_heads, {width}) with a page_size "
             f"of at least 1, got {tuple(k_pages.shape)}"
         )
     _require_groups(q, k_pages.shape[2])
@@ -161,7 +166,9 @@ def _op(  # noqa: PLR0917 (torch takes no keyword-only tensors)
     scale: float | None,
 ) -> tuple[Tensor, Tensor]:
     require_launchable(OP, q, k, v, lengths, block_table, k_scale, v_scale)
-    if v_scale is not None:
+    if v.dtype == torch.uint8:
+        _require_words(k_scale, v_scale)
+    elif v_scale is not None:
         _require_pairs(v)
     from peakward.kernels.ops.decode_attention import triton as kernels
 
@@ -215,14 +222,57 @@ def _require_cache(
     if k.dtype != v.dtype or k.dtype not in types or (k_scale is None) != (v_scale is None):
         names = " or ".join(str(each) for each in (q.dtype, *QUANTIZED))
         raise ValueError(
-            f"{OP}: expected k and v both in {names}, the latter two with k_scale and v_scale, got "
+            f"{OP}: expected k and v both in {names}, the latter three with k_scale and v_scale, got "
             f"{k.dtype} and {v.dtype} with {'' if quantized else 'not both '}scales"
         )
+    if k.dtype == torch.uint8:
+        _require_groups_of(q.shape[3], k, k_scale, v_scale)
+        return
     for name, each in (("k_scale", k_scale), ("v_scale", v_scale)):
         if each is not None and (each.shape != k.shape[:3] or each.dtype not in FLOATS):
             raise ValueError(
                 f"{OP}: expected {name} of {tuple(k.shape[:3])} in float32, float16 or bfloat16, "
                 f"got {tuple(each.shape)} in {each.dtype}"
+            )
+
+
+def _width(head_dim: int, dtype: torch.dtype) -> int:
+    """The elements of a key as it is stored."""
+    if dtype != torch.uint8:
+        return head_dim
+    if head_dim % 2:
+        raise ValueError(
+            f"{OP}: expected an even head_dim for a cache of half bytes, got {head_dim}"
+        )
+    return head_dim // 2
+
+
+def _require_groups_of(
+    head_dim: int, k: Tensor, k_scale: Tensor | None, v_scale: Tensor | None
+) -> None:
+    if k.shape[3] != (width := _width(head_dim, k.dtype)):
+        raise ValueError(
+            f"{OP}: expected k and v of {width} bytes for a head_dim of {head_dim}, got {k.shape[3]}"
+        )
+    size = (*k.shape[:3], head_dim // group_size(head_dim), 2)
+    for name, each in (("k_scale", k_scale), ("v_scale", v_scale)):
+        if each is not None and (each.shape != size or each.dtype != torch.bfloat16):
+            raise ValueError(
+                f"{OP}: expected {name} of {size} in bfloat16 for a cache of half bytes, got "
+                f"{tuple(each.shape)} in {each.dtype}"
+            )
+
+
+def _require_words(*scales: Tensor | None) -> None:
+    """Requires words of a step and a least element, of the tensors at hand as `_require_pairs` does."""
+    for each in scales:
+        if each is None:
+            continue
+        odd = any(n % 2 for n in (each.storage_offset(), *each.stride()[:3]))
+        if each.stride()[3:] != (2, 1) or odd:
+            raise ValueError(
+                f"{OP}: expected the groups of a position side by side, with other strides that are even and "
+                f"an even offset, got scales with strides {each.stride()} from {each.storage_offset()} on"
             )
 
 

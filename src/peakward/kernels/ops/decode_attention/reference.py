@@ -6,7 +6,10 @@ import torch
 from torch import Tensor
 
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-"""The stored value of a position's largest element, for each type of quantised cache."""
+"""The stored value of a position's largest element, for each type of cache in bytes."""
+GROUP = 32
+"""Elements of half a byte that share a step, where this divides head_dim; else a head's all share one."""
+LARGEST_STEP = 15
 
 
 def decode_attention(
@@ -89,6 +92,43 @@ def quantized(cache: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if not dtype.is_floating_point:
         steps = steps.round()
     return steps.clamp(-largest, largest).to(dtype), scale
+
+
+def group_size(head_dim: int) -> int:
+    """The elements of half a byte that share a step."""
+    return GROUP if head_dim % GROUP == 0 else head_dim
+
+
+def packed(cache: Tensor) -> tuple[Tensor, Tensor]:
+    """Half a byte an element: each as one of 16 steps from its group's least element to its largest.
+
+    Step and least element are kept in bf16, whose range is that of the elements, and elements are rounded to
+    what these two give. With groups of 32 an element takes 5 bits.
+
+    Args:
+        cache: (..., head_dim), which is even: of either layout.
+
+    Returns:
+        Bytes (..., head_dim / 2) of two elements each, the first in the lower half; and the step and the
+        least element of each group, (..., groups, 2) of bf16.
+    """
+    wide = torch.promote_types(cache.dtype, torch.float32)
+    groups = cache.to(wide).unflatten(-1, (-1, group_size(cache.shape[-1])))
+    least, most = groups.aminmax(dim=-1)
+    kept = torch.stack(((most - least) / LARGEST_STEP, least), dim=-1).bfloat16()
+    step, least = kept.to(wide).unbind(-1)
+    steps = (groups - least[..., None]) / step.masked_fill(step == 0, 1)[..., None]
+    pairs = steps.round().clamp(0, LARGEST_STEP).to(torch.uint8).flatten(-2).unflatten(-1, (-1, 2))
+    return pairs[..., 0] | (pairs[..., 1] << 4), kept
+
+
+def unpacked(stored: Tensor, kept: Tensor, dtype: torch.dtype) -> Tensor:
+    """The elements that `packed` stored, in `dtype`."""
+    wide = torch.promote_types(dtype, torch.float32)
+    steps = torch.stack((stored & LARGEST_STEP, stored >> 4), dim=-1).flatten(-2).to(wide)
+    step, least = kept.to(wide).unbind(-1)
+    groups = steps.unflatten(-1, (step.shape[-1], -1))
+    return (groups * step[..., None] + least[..., None]).flatten(-2).to(dtype)
 
 
 def dequantized(stored: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:

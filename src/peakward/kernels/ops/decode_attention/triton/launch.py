@@ -11,6 +11,7 @@ from peakward.kernels.ops.decode_attention.triton.join import join
 from peakward.kernels.ops.decode_attention.triton.pieces import decode_attention_pieces
 from peakward.kernels.ops.decode_attention.triton.settings import (
     H100_MULTIPROCESSORS,
+    MOST_POSITIONS,
     Settings,
     others_for,
     settings_for,
@@ -21,12 +22,14 @@ from peakward.kernels.ops.tuning import tuned
 
 MOST_ROWS = 64
 """The most rows of one product; further rows go to further programs, which read the keys again."""
+MOST_OF_HALF_BYTES = 64
+"""Positions of a block of half bytes: 128 of them, widened, spill 56 bytes a thread on sm_90."""
 LOG2_E = math.log2(math.e)
 
 
 class _Call(NamedTuple):
     """The arguments of `decode_attention`, of dimensions (sequence or page, kv_head, position,
-    head_dim)."""
+    head_dim). Scales of half bytes are words of a step and a least element, (…, groups) of int32."""
 
     q: Tensor
     k: Tensor
@@ -37,6 +40,11 @@ class _Call(NamedTuple):
     v_scale: Tensor | None
     window: int | None
     scale: float | None
+
+    @property
+    def n_groups(self) -> int:
+        """Those of a position's elements, of half a byte each; 0 of a cache in other types."""
+        return self.k_scale.shape[3] if self.k_scale is not None and self.k_scale.dim() == 4 else 0
 
     @property
     def page_size(self) -> int:
@@ -101,8 +109,9 @@ def decode_attention(
 
     Args:
         k, v: of any strides, in q's dtype or quantised; with `block_table` pages
-            (n_pages, page_size, kv_heads, head_dim).
-        k_scale, v_scale: of quantised caches, k's shape without the last dimension.
+            (n_pages, page_size, kv_heads, head_dim). In uint8 head_dim / 2 bytes of two elements each.
+        k_scale, v_scale: of quantised caches, k's shape without the last dimension; of uint8 with (groups, 2)
+            in its place, as `reference.packed` gives them.
 
     Returns:
         The output in q's dtype, and the log-sum-exp in fp32; both contiguous.
@@ -110,6 +119,8 @@ def decode_attention(
     if block_table is not None:
         k, v = k.transpose(1, 2), v.transpose(1, 2)
         k_scale, v_scale = (None if s is None else s.transpose(1, 2) for s in (k_scale, v_scale))
+    if k_scale is not None and v_scale is not None and k.dtype == torch.uint8:
+        k_scale, v_scale = (each.view(torch.int32).squeeze(-1) for each in (k_scale, v_scale))
     call = _Call(q, k, v, lengths, block_table, k_scale, v_scale, window, scale)
     if q.numel() == 0:
         return _outputs(q)
@@ -130,9 +141,10 @@ def _settings_of(call: _Call, n_multiprocessors: int) -> Settings:
             n_groups=call.n_caches * triton.cdiv(call.n_rows, call.block_rows),
             n_rows=call.n_rows,
             span=span,
-            row_bytes=triton.next_power_of_2(head_dim) * call.k.element_size(),
+            row_bytes=triton.next_power_of_2(call.k.shape[3]) * call.k.element_size(),
             n_multiprocessors=n_multiprocessors,
             shared_bytes=shared_bytes(call.q.device),
+            most_positions=MOST_OF_HALF_BYTES if call.n_groups else MOST_POSITIONS,
         )
 
     # Of whole caches, of which there may be little yet; a table may name no pages beyond a length.
@@ -179,8 +191,8 @@ def _started(call: _Call, settings: Settings) -> tuple[Tensor, Tensor]:
         *q.stride(),
         *k.stride(),
         *v.stride(),
-        *((0, 0, 0) if k_scale is None else k_scale.stride()),
-        *((0, 0, 0) if v_scale is None else v_scale.stride()),
+        *((0, 0, 0) if k_scale is None else k_scale.stride()[:3]),
+        *((0, 0, 0) if v_scale is None else v_scale.stride()[:3]),
         *((0, 0) if call.block_table is None else call.block_table.stride()),
         call.n_caches,
         kv_heads,
@@ -190,7 +202,8 @@ def _started(call: _Call, settings: Settings) -> tuple[Tensor, Tensor]:
         PAGE_SIZE=call.page_size,
         HAS_LENGTHS=call.lengths is not None,
         WINDOWED=call.window is not None,
-        QUANTIZED=k_scale is not None,
+        QUANTIZED=k_scale is not None and not call.n_groups,
+        N_GROUPS=call.n_groups,
         BLOCK_ROWS=call.block_rows,
         BLOCK=settings.block_positions,
         BLOCK_DIM=max(16, triton.next_power_of_2(head_dim)),

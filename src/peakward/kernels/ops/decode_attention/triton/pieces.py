@@ -9,6 +9,121 @@ LN_2: tl.constexpr = tl.constexpr(math.log(2))
 
 
 @triton.jit
+def _elements(  # type: ignore[no-untyped-def]
+    rows,
+    dim_stride,
+    words,
+    held,
+    dtype: tl.constexpr,
+    N_GROUPS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+):
+    """The elements of even and of odd dimensions of some positions, each (positions, BLOCK_DIM / 2), from
+    their bytes and from the words of their groups: the step below, the least element above, both in bf16."""
+    # Several groups have 32 dimensions each. A single one may have any number, and those that pad it.
+    groups: tl.constexpr = BLOCK_DIM // 32 if N_GROUPS > 1 else 1
+    pair = tl.arange(0, BLOCK_DIM // 2)
+    fetched = held[:, None] & (pair < HEAD_DIM // 2)[None, :]
+    stored = tl.load(rows[:, None] + pair[None, :] * dim_stride, mask=fetched, other=0)
+    group = tl.arange(0, groups)
+    is_group = held[:, None] & (group < N_GROUPS)[None, :]
+    word = tl.load(words[:, None] + group[None, :], mask=is_group, other=0)
+    # A load for every pair would ask the first cache 16 times for the same word.
+    word = tl.broadcast_to(word[:, :, None], (word.shape[0], groups, BLOCK_DIM // 2 // groups))
+    word = tl.reshape(word, stored.shape)
+    step = (word << 16).to(tl.float32, bitcast=True)
+    least = (word & -65536).to(tl.float32, bitcast=True)
+    even = (stored & 15).to(tl.float32) * step + least
+    odd = (stored >> 4).to(tl.float32) * step + least
+    return even.to(dtype), odd.to(dtype)
+
+
+@triton.jit
+def _scores(  # type: ignore[no-untyped-def]
+    q,
+    q_odd,
+    to_log2,
+    k_rows,
+    k_dim,
+    scale_ptr,
+    scales_at,
+    held,
+    QUANTIZED: tl.constexpr,
+    N_GROUPS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+):
+    """The scores of the queries and a block of keys, (rows, positions), times the rows' factors `to_log2`."""
+    if N_GROUPS:
+        k, k_odd = _elements(
+            k_rows, k_dim, scale_ptr + scales_at, held, q.dtype, N_GROUPS, BLOCK_DIM, HEAD_DIM
+        )
+        score = tl.dot(q, tl.trans(k), input_precision="ieee")
+        score = tl.dot(q_odd, tl.trans(k_odd), score, input_precision="ieee") * to_log2[:, None]
+    else:
+        dim = tl.arange(0, BLOCK_DIM)
+        fetched = held[:, None] & (dim < HEAD_DIM)[None, :]
+        k = tl.load(k_rows[:, None] + dim[None, :] * k_dim, mask=fetched, other=0.0)
+        score = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee") * to_log2[:, None]
+        if QUANTIZED:
+            score *= tl.load(scale_ptr + scales_at, mask=held, other=0.0).to(tl.float32)[None, :]
+    return score
+
+
+@triton.jit
+def _weighed(  # type: ignore[no-untyped-def]
+    weight,
+    shrink,
+    acc,
+    acc_odd,
+    v_rows,
+    v_dim,
+    scale_ptr,
+    scales_at,
+    held,
+    dtype: tl.constexpr,
+    QUANTIZED: tl.constexpr,
+    N_GROUPS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+):
+    """The sums so far times `shrink`, and a block of values by their weights (rows, positions): of all
+    dimensions, or of the even and of the odd ones."""
+    if QUANTIZED:
+        # Relative to the block's largest, so that no weight falls out of fp16's range.
+        v_scale = tl.load(scale_ptr + scales_at, mask=held, other=0.0).to(tl.float32)
+        unit = tl.max(v_scale, 0)
+        weight *= (v_scale / tl.where(unit == 0.0, 1.0, unit))[None, :]
+        weight = weight.to(dtype)
+        # Pairs of columns: turning 16-bit elements in shared memory is one instruction for many,
+        # bytes go one by one.
+        pair = tl.arange(0, BLOCK_DIM // 2)
+        fetched = held[:, None] & (pair < HEAD_DIM // 2)[None, :]
+        pairs = v_rows.to(tl.pointer_type(tl.int16), bitcast=True)
+        v = tl.load(pairs[:, None] + pair[None, :], mask=fetched, other=0)
+        stored: tl.constexpr = v_rows.dtype.element_ty
+        even = v.to(tl.int8).to(stored, bitcast=True).to(dtype)
+        odd = (v >> 8).to(tl.int8).to(stored, bitcast=True).to(dtype)
+        acc = acc * shrink[:, None] + tl.dot(weight, even, input_precision="ieee") * unit
+        acc_odd = acc_odd * shrink[:, None] + tl.dot(weight, odd, input_precision="ieee") * unit
+    elif N_GROUPS:
+        even, odd = _elements(
+            v_rows, v_dim, scale_ptr + scales_at, held, dtype, N_GROUPS, BLOCK_DIM, HEAD_DIM
+        )
+        weight = weight.to(dtype)
+        acc = tl.dot(weight, even, acc * shrink[:, None], input_precision="ieee")
+        acc_odd = tl.dot(weight, odd, acc_odd * shrink[:, None], input_precision="ieee")
+    else:
+        dim = tl.arange(0, BLOCK_DIM)
+        fetched = held[:, None] & (dim < HEAD_DIM)[None, :]
+        v = tl.load(v_rows[:, None] + dim[None, :] * v_dim, mask=fetched, other=0.0)
+        acc *= shrink[:, None]
+        acc = tl.dot(weight.to(v.dtype), v, acc, input_precision="ieee")
+    return acc, acc_odd
+
+
+@triton.jit
 def decode_attention_pieces(  # type: ignore[no-untyped-def]
     q_ptr,
     k_ptr,
@@ -51,13 +166,16 @@ def decode_attention_pieces(  # type: ignore[no-untyped-def]
     HAS_LENGTHS: tl.constexpr,
     WINDOWED: tl.constexpr,
     QUANTIZED: tl.constexpr,
+    N_GROUPS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ):
     """One piece of the keys of the heads that share them. In a paged cache `*_batch` is a page's
-    stride and `*_position` that of a position within its page."""
+    stride and `*_position` that of a position within its page. With N_GROUPS an element has half a byte, and
+    a position's scales are so many words, a group's step and least element in each."""
+    paired: tl.constexpr = QUANTIZED or N_GROUPS > 0
     program = tl.program_id(0)
     group = program // row_blocks
     batch = (group // kv_heads).to(tl.int64)
@@ -80,7 +198,15 @@ def decode_attention_pieces(  # type: ignore[no-untyped-def]
     q_head_of_row = head * (ROWS // N_QUERIES) + row // N_QUERIES
     q_rows = q_ptr + batch * q_batch + q_head_of_row * q_head + (row % N_QUERIES) * q_query
     within = is_row[:, None] & is_dim
-    q = tl.load(q_rows[:, None] + dim[None, :] * q_dim, mask=within, other=0.0)
+    if N_GROUPS:
+        pair = tl.arange(0, BLOCK_DIM // 2)
+        are_within = is_row[:, None] & (pair < HEAD_DIM // 2)[None, :]
+        pairs = q_rows[:, None] + (2 * pair)[None, :] * q_dim
+        q = tl.load(pairs, mask=are_within, other=0.0)
+        q_odd = tl.load(pairs + q_dim, mask=are_within, other=0.0)
+    else:
+        q = tl.load(q_rows[:, None] + dim[None, :] * q_dim, mask=within, other=0.0)
+        q_odd = q
     to_log2 = tl.full((BLOCK_ROWS,), 1.0, tl.float32) * scale_log2
     if (k_ptr.dtype.element_ty == tl.float8e4nv) and (q.dtype == tl.bfloat16):
         # To fp16 a pair of e4m3 is widened in one instruction, to bf16 in four.
@@ -88,7 +214,7 @@ def decode_attention_pieces(  # type: ignore[no-untyped-def]
         peak = tl.where(peak == 0.0, 1.0, peak)
         q = (q.to(tl.float32) / peak[:, None]).to(tl.float16)
         to_log2 *= peak
-    acc = tl.zeros((BLOCK_ROWS, BLOCK_DIM // 2 if QUANTIZED else BLOCK_DIM), tl.float32)
+    acc = tl.zeros((BLOCK_ROWS, BLOCK_DIM // 2 if paired else BLOCK_DIM), tl.float32)
     acc_odd = acc
     largest = tl.full((BLOCK_ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_ROWS,), tl.float32)
@@ -105,12 +231,11 @@ def decode_attention_pieces(  # type: ignore[no-untyped-def]
             slot = position.to(tl.int64)
         k_rows = k_ptr + page * k_batch + head * k_head + slot * k_position
         v_rows = v_ptr + page * v_batch + head * v_head + slot * v_position
-        fetched = held[:, None] & is_dim
-        k = tl.load(k_rows[:, None] + dim[None, :] * k_dim, mask=fetched, other=0.0)
-        score = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee") * to_log2[:, None]
-        if QUANTIZED:
-            k_scale = k_scale_ptr + page * ks_batch + head * ks_head + slot * ks_position
-            score *= tl.load(k_scale, mask=held, other=0.0).to(tl.float32)[None, :]
+        scales_at = page * ks_batch + head * ks_head + slot * ks_position
+        score = _scores(
+            *(q, q_odd, to_log2, k_rows, k_dim, k_scale_ptr, scales_at, held),
+            *(QUANTIZED, N_GROUPS, BLOCK_DIM, HEAD_DIM),
+        )
         allowed = position[None, :] <= own[:, None]
         if WINDOWED:
             allowed = allowed & (position[None, :] > own[:, None] - window)
@@ -123,29 +248,13 @@ def decode_attention_pieces(  # type: ignore[no-untyped-def]
         shrink = tl.exp2(largest - shift)
         total = total * shrink + tl.sum(weight, 1)
         largest = raised
-        if QUANTIZED:
-            # Relative to the block's largest, so that no weight falls out of fp16's range.
-            v_scale = v_scale_ptr + page * vs_batch + head * vs_head + slot * vs_position
-            v_scale = tl.load(v_scale, mask=held, other=0.0).to(tl.float32)
-            unit = tl.max(v_scale, 0)
-            weight *= (v_scale / tl.where(unit == 0.0, 1.0, unit))[None, :]
-            weight = weight.to(q.dtype)
-            # Pairs of columns: turning 16-bit elements in shared memory is one instruction for many,
-            # bytes go one by one.
-            pair = tl.arange(0, BLOCK_DIM // 2)
-            fetched = held[:, None] & (pair < HEAD_DIM // 2)[None, :]
-            pairs = v_rows.to(tl.pointer_type(tl.int16), bitcast=True)
-            v = tl.load(pairs[:, None] + pair[None, :], mask=fetched, other=0)
-            even = v.to(tl.int8).to(k.dtype, bitcast=True).to(q.dtype)
-            odd = (v >> 8).to(tl.int8).to(k.dtype, bitcast=True).to(q.dtype)
-            acc = acc * shrink[:, None] + tl.dot(weight, even, input_precision="ieee") * unit
-            acc_odd = acc_odd * shrink[:, None] + tl.dot(weight, odd, input_precision="ieee") * unit
-        else:
-            v = tl.load(v_rows[:, None] + dim[None, :] * v_dim, mask=fetched, other=0.0)
-            acc *= shrink[:, None]
-            acc = tl.dot(weight.to(v.dtype), v, acc, input_precision="ieee")
+        scales_at = page * vs_batch + head * vs_head + slot * vs_position
+        acc, acc_odd = _weighed(
+            *(weight, shrink, acc, acc_odd, v_rows, v_dim, v_scale_ptr, scales_at, held),
+            *(q.dtype, QUANTIZED, N_GROUPS, BLOCK_DIM, HEAD_DIM),
+        )
 
-    if QUANTIZED:
+    if paired:
         acc = tl.interleave(acc, acc_odd)
     is_empty = total == 0.0
     total = tl.where(is_empty, 1.0, total)

@@ -10,6 +10,8 @@ RESERVED_BYTES = 12 << 10
 MOST_SPLITS = 256
 LEAST_CHUNK = 256
 """The least positions of a program: with fewer, starting it takes as long as reading them."""
+MOST_POSITIONS = 128
+"""Positions of a block."""
 RESIDENT = 1
 """The programs of a multiprocessor: each has 96 to 128 KiB on their way."""
 
@@ -31,6 +33,7 @@ def settings_for(
     row_bytes: int,
     n_multiprocessors: int,
     shared_bytes: int = H100_SHARED_BYTES,
+    most_positions: int = MOST_POSITIONS,
 ) -> Settings:
     """
     Args:
@@ -39,10 +42,11 @@ def settings_for(
         span: positions that a sequence may have to read.
         row_bytes: of one position's keys, padded to a power of two.
         shared_bytes: that a program may have.
+        most_positions: of a block.
     """
     # 16 KiB of keys a block, and of values, three or four of each on their way. Of an H100's sweep
     # within 4% of the fastest at 8 shapes (results/2026-11-22-h100-kernel-sweep-decode_attention).
-    block = max(32, min(128, (16 << 10) // row_bytes))
+    block = max(32, min(most_positions, (16 << 10) // row_bytes))
     chunk = max(LEAST_CHUNK, 16 * n_rows)
     most = max(1, min(MOST_SPLITS, span // chunk))
     fitting = 1 + (shared_bytes - RESERVED_BYTES) // (2 * block * row_bytes)
