@@ -7,6 +7,7 @@ from typing import get_args
 from peakward.levers.axis import Axis, CodeHint, ComputeCapability, KernelSpeed, Value
 from peakward.records.case import ConfiguredCase, ModelCase, ModuleCase, Precision
 from peakward.records.lever import Lever
+from peakward.records.linear_layers import LinearChoice
 
 TF32 = Lever(
     name="tf32",
@@ -48,6 +49,22 @@ def fp32_matmuls(precision: Precision) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def said(choice: LinearChoice) -> Iterator[str]:
+    """The shapes with their times, then the layers that are left, a sentence each."""
+    for each in choice.layers:
+        what = f"{each.tokens} × {each.inputs} → {each.outputs}" + (
+            " with bias" if each.bias else ""
+        )
+        if each.plain_s is not None and each.fp8_s is not None:
+            what += f" takes {_ms(each.plain_s)} in bf16, {_ms(each.fp8_s)} in fp8"
+        yield what
+    yield from choice.left
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
 
 
 AXIS = Axis(

@@ -165,7 +165,9 @@ class Optimized(Result):
                 "expected a model that is not compiled yet, for a patch, got a compiled one: leave its "
                 "compilation out, call optimize again, and patch then; compilation is a lever here"
             )
-        return text_of(self._study)
+        from peakward.lab.levers.fp8_layers import choice_in
+
+        return text_of(self._study, choice_in(self._live.model))
 
     def undo(self) -> tuple[str, ...]:
         """Take every lever back. A second call does nothing.

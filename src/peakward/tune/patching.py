@@ -25,7 +25,7 @@ from peakward.records.case import (
     StepCase,
 )
 from peakward.records.errors import PeakwardError
-from peakward.records.lever import Lever
+from peakward.records.linear_layers import LinearChoice
 from peakward.records.study import CallSite, Patch, Study
 from peakward.report.cases import settings
 from peakward.report.run.investigation import read
@@ -42,27 +42,20 @@ Edited = tuple[tuple[Edit, ...], tuple[str, ...]]
 """Edits of a file, and what they leave, a sentence each."""
 
 
-def by_lines(lever: Lever, _base: LeverCase) -> str | None:
-    """Returns why lines of a file cannot pull a lever, or None: an obstacle where a patch is asked for."""
-    if ("precision", "fp8") not in lever.sets:
-        return None
-    return (
-        "cannot be written as lines: its layers are chosen by their times on the batch. Leave --write-patch "
-        "out, or take pw.optimize"
-    )
-
-
-def of_study(study: Study, *, n_rounds: int = N_ROUNDS) -> Patch:
+def of_study(
+    study: Study, *, n_rounds: int = N_ROUNDS, linear: LinearChoice | None = None
+) -> Patch:
     """The patch of a run: of a factory's file, or of the call that the run began with.
 
     Args:
         n_rounds: how often a factory's patched module is timed in turn with the best; 0: their numbers
             alone are compared.
+        linear: the layers in fp8, where they were chosen in place. None: as the measurement of the best.
 
     Raises:
-        PeakwardError: no gain was confirmed; the best computes in fp8; the files have changed since, are not
-            the user's, or are written in a way that no line can be added to; a factory's patched module
-            computes something else.
+        PeakwardError: no gain was confirmed; the best is in fp8 and was not measured alone; the files have
+            changed since, are not the user's, or are written in a way that no line can be added to; a
+            factory's patched module computes something else.
     """
     found = read(study)
     base, best = found.baseline.case, None if found.best is None else found.best.case
@@ -72,29 +65,34 @@ def of_study(study: Study, *, n_rounds: int = N_ROUNDS) -> Patch:
             f"expected a run that found a gain for a model of yours, got {got} in {study.id}: there is "
             "nothing to patch"
         )
-    if best.configuration.precision == "fp8" != base.configuration.precision:
+    if linear is None and found.best is not None:
+        linear = found.best.linear
+    if best.configuration.precision == "fp8" and linear is None:
         raise PeakwardError(
-            "expected a best that lines can make, got precision fp8, whose layers are chosen by their times "
-            "on the batch: keep pw.optimize, or pw.apply the study"
+            "expected a best in fp8 whose measurement names its layers, got one that was not measured alone, "
+            "or by a Peakward that kept no names: run the same again, which goes on where it ended"
         )
     if study.called is not None:
-        return _at_call(study.called, base, best)
+        return _at_call(study.called, base, best, linear)
     if isinstance(best, ModuleCase) and best.source.startswith("py:"):
-        return patched(best, n_rounds=n_rounds)
+        return patched(best, linear, n_rounds=n_rounds)
     raise PeakwardError(
         f"expected a run of py:package.module:factory, or one that a file of yours called, got one of "
         f"{base.name}: the report has the lines"
     )
 
 
-def text_of(study: Study) -> str:
+def text_of(study: Study, linear: LinearChoice | None = None) -> str:
     """The diff of a run, below a line for each setting of its best that the diff does not make; what applies
     a diff passes over these.
+
+    Args:
+        linear: as of `of_study`.
 
     Raises:
         PeakwardError: as `of_study`; all is to be done by hand.
     """
-    made = of_study(study, n_rounds=0)
+    made = of_study(study, n_rounds=0, linear=linear)
     if made.left and not made.text:
         raise PeakwardError(
             f"expected a best that lines can make, got one to make by hand: {' '.join(made.left)}"
@@ -102,11 +100,14 @@ def text_of(study: Study) -> str:
     return "".join(f"# By hand: {each}\n" for each in made.left) + made.text
 
 
-def patched(best: ModuleCase, *, n_rounds: int = N_ROUNDS) -> Patch:
+def patched(
+    best: ModuleCase, linear: LinearChoice | None = None, *, n_rounds: int = N_ROUNDS
+) -> Patch:
     """The patch that gives a case from its module as written, with all that is known of it.
 
     Args:
         best: of a factory whose files are below the working directory.
+        linear: its layers in fp8, where that is its precision.
         n_rounds: how often the patched module and the case are timed in turn; 0: their numbers alone are
             compared.
 
@@ -121,14 +122,21 @@ def patched(best: ModuleCase, *, n_rounds: int = N_ROUNDS) -> Patch:
         path: path.read_bytes() for path in map(Path, dict.fromkeys((made.file, *made.modules)))
     }
     files, left = dict(before), list[str]()
-    _edit(files, left, Path(made.file), lambda source: _in_factory(source, made, best))
+    _edit(files, left, Path(made.file), lambda source: _in_factory(source, made, best, linear))
     _edit_others(files, left, AS_WRITTEN, best.configuration)
     changed = {path: text for path, text in files.items() if text != before[path]}
     if not changed:
         return Patch(text="", left=tuple(left))
     # A study makes the optimizer itself.
     plain = msgspec.structs.replace(AS_WRITTEN, optimizer=best.configuration.optimizer)
-    found = patch_check.compared(best, plain, changed, protocol=TURN, n_rounds=n_rounds)
+    found = patch_check.compared(
+        best,
+        plain,
+        changed,
+        protocol=TURN,
+        n_rounds=n_rounds,
+        in_fp8=None if linear is None else linear.taken,
+    )
     if found.numerics.verdict != "holds":
         raise PeakwardError(
             f"expected the patched module to compute what the best does, got other {found.numerics.reason}: "
@@ -172,7 +180,12 @@ def call_site(function: str, model: "torch.nn.Module | None") -> CallSite | None
     )
 
 
-def _at_call(site: CallSite, base: ModuleCase | StepCase, best: ModuleCase | StepCase) -> Patch:
+def _at_call(
+    site: CallSite,
+    base: ModuleCase | StepCase,
+    best: ModuleCase | StepCase,
+    linear: LinearChoice | None,
+) -> Patch:
     """The lines in the place of a call, or behind it. A script is not run to see what they give."""
     before = {Path(name).resolve(): Path(name).read_bytes() for name in _unchanged(site)}
     files, left = dict(before), list[str]()
@@ -183,6 +196,7 @@ def _at_call(site: CallSite, base: ModuleCase | StepCase, best: ModuleCase | Ste
         best.device,
         site.blocks,
         keeps_buffers=site.keeps_buffers,
+        linear=linear,
     )
     left += lines.left
     given = Lines(imports=lines.imports, body=lines.body, said=_said(base, best))
@@ -257,13 +271,16 @@ def _edit(
     left += said
 
 
-def _in_factory(source: Source, made: "Built", best: ModuleCase) -> Edited:
+def _in_factory(
+    source: Source, made: "Built", best: ModuleCase, linear: LinearChoice | None
+) -> Edited:
     lines = in_module(
         best.configuration,
         AS_WRITTEN,
         best.device,
         made.blocks,
         keeps_buffers=made.keeps_buffers,
+        linear=linear,
     )
     if not lines.body:
         return (), lines.left

@@ -58,13 +58,14 @@ class ModuleStep(ConfiguredStep):
         module.train(case.workload.trains)
         if configuration.precision == "fp8":
             # A check of numbers on fewer blocks has other sizes, on which nothing may win.
-            clock = fp8_layers.timed if max_blocks is None else None
+            is_chosen = max_blocks is not None or given.in_fp8 is not None
             with precision.autocast("fp8", case.device), fp8_layers.eagerly(root):
                 fp8_layers.choose(
                     module,
                     lambda: self._tried(batches[0][0]),
                     loss=configuration.loss,
-                    clock=clock,
+                    clock=None if is_chosen else fp8_layers.timed,
+                    names=given.in_fp8,
                 )
         # In the types that steps run in: cuDNN's kernel takes 16-bit ones alone.
         with precision.autocast(configuration.precision, case.device):

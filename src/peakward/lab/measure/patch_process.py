@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -111,8 +112,12 @@ def _made(case: ModuleCase) -> object:
 
 def _compared(ask: Ask) -> Compared:
     patched = msgspec.structs.replace(ask.case, configuration=ask.base, fingerprint=PATCHED)
-    subject = of_module(ask.case, module_source.build)
     files = {Path(path): content for path, content in ask.files.items()}
+
+    def build(case: ModuleCase) -> GivenModule:
+        return replace(module_source.build(case), in_fp8=ask.in_fp8)
+
+    subject = of_module(ask.case, build)
 
     def of_either(case: ConfiguredCase, n_trained: int) -> Outputs:
         if case == ask.case:
@@ -131,7 +136,7 @@ def _compared(ask: Ask) -> Compared:
             with _patched(files), _finished(case) as step:
                 yield step
             return
-        with prepared_module(case, module_source.build(case)) as step:
+        with prepared_module(case, build(case)) as step:
             yield step
 
     # There and back, so that what drifts is in both.

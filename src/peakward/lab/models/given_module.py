@@ -40,6 +40,9 @@ class GivenModule:
     from a buffer, and 8 bits of mantissa would change them."""
     compiled: CompileScope | None = None
     """The part that a factory compiled, which was taken off the module; None where it compiled nothing."""
+    in_fp8: tuple[str, ...] | None = None
+    """The linear layers that precision fp8 takes, by names as `kernels.fp8_layers` has them; None: those that
+    win when they are timed."""
 
 
 def given(made: object) -> GivenModule:

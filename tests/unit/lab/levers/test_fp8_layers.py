@@ -13,6 +13,7 @@ from torch import nn
 from peakward.kernels.ops.forwards import STATE
 from peakward.kernels.ops.fp8_linear import reference
 from peakward.kernels.ops.fp8_linear.api import fp8_linear
+from peakward.kernels.ops.fp8_modules import api as fp8_modules
 from peakward.lab.levers import fp8_layers
 from peakward.lab.levers.fp8_layers import Shape, Times, calls, choice_in, choose, survey, winners
 from peakward.lab.levers.in_place import Applied, Live
@@ -78,7 +79,7 @@ def taken(model):
     return {
         name
         for name, each in model.named_modules()
-        if type(each).forward.__code__.co_filename == fp8_layers.__file__
+        if type(each).forward.__code__.co_filename == fp8_modules.__file__
     }
 
 
