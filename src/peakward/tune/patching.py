@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -42,15 +42,21 @@ Edited = tuple[tuple[Edit, ...], tuple[str, ...]]
 """Edits of a file, and what they leave, a sentence each."""
 
 
-def of_study(
-    study: Study, *, n_rounds: int = N_ROUNDS, linear: LinearChoice | None = None
-) -> Patch:
+class AtWork(NamedTuple):
+    """The composition that is at work in a live model."""
+
+    case: LeverCase
+    linear: LinearChoice | None
+    """Its layers in fp8; None where it has none, or has taken no step yet."""
+
+
+def of_study(study: Study, *, n_rounds: int = N_ROUNDS, at_work: AtWork | None = None) -> Patch:
     """The patch of a run: of a factory's file, or of the call that the run began with.
 
     Args:
         n_rounds: how often a factory's patched module is timed in turn with the best; 0: their numbers
             alone are compared.
-        linear: the layers in fp8, where they were chosen in place. None: as the measurement of the best.
+        at_work: what takes the place of the study's best, where that was applied. None: nothing does.
 
     Raises:
         PeakwardError: no gain was confirmed; the best is in fp8 and was not measured alone; the files have
@@ -59,14 +65,16 @@ def of_study(
     """
     found = read(study)
     base, best = found.baseline.case, None if found.best is None else found.best.case
+    linear = None if found.best is None else found.best.linear
+    if at_work is not None:
+        best = None if at_work.case == base else at_work.case
+        linear = at_work.linear or linear
     if best is None or isinstance(best, ModelCase) or isinstance(base, ModelCase):
         got = "no gain" if best is None else f"one of {base.name}"
         raise PeakwardError(
             f"expected a run that found a gain for a model of yours, got {got} in {study.id}: there is "
             "nothing to patch"
         )
-    if linear is None and found.best is not None:
-        linear = found.best.linear
     if best.configuration.precision == "fp8" and linear is None:
         raise PeakwardError(
             "expected a best in fp8 whose measurement names its layers, got one that was not measured alone, "
@@ -82,17 +90,17 @@ def of_study(
     )
 
 
-def text_of(study: Study, linear: LinearChoice | None = None) -> str:
+def text_of(study: Study, at_work: AtWork | None = None) -> str:
     """The diff of a run, below a line for each setting of its best that the diff does not make; what applies
     a diff passes over these.
 
     Args:
-        linear: as of `of_study`.
+        at_work: as of `of_study`.
 
     Raises:
         PeakwardError: as `of_study`; all is to be done by hand.
     """
-    made = of_study(study, n_rounds=0, linear=linear)
+    made = of_study(study, n_rounds=0, at_work=at_work)
     if made.left and not made.text:
         raise PeakwardError(
             f"expected a best that lines can make, got one to make by hand: {' '.join(made.left)}"
