@@ -124,8 +124,8 @@ AXIS = Axis(
             handle="model",
         ),
         "fp8": CodeHint(
-            step="is of the model's linear layers: give the model as model=, or call "
-            "peakward.kernels.fp8_linear in them",
+            step="is of the model's linear layers: give the model as model=, or name those that are faster "
+            "to peakward.kernels.fp8_layers",
             handle="model",
         ),
     },
