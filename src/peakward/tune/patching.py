@@ -76,9 +76,14 @@ def of_study(study: Study, *, n_rounds: int = N_ROUNDS, at_work: AtWork | None =
             "nothing to patch"
         )
     if best.configuration.precision == "fp8" and linear is None:
+        is_measured = found.best is not None and found.best.measurement is not None
+        got = (
+            "one by an earlier Peakward: run it with another database (--db, db=)"
+            if is_measured
+            else "none, because the budget ended before it: run the same again, which goes on there"
+        )
         raise PeakwardError(
-            "expected a best in fp8 whose measurement names its layers, got one that was not measured alone, "
-            "or by a Peakward that kept no names: run the same again, which goes on where it ended"
+            f"expected a measurement of the best that names its layers in fp8, got {got}"
         )
     if study.called is not None:
         return _at_call(study.called, base, best, linear)

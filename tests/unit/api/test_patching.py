@@ -246,9 +246,11 @@ def test_layers_in_fp8_are_those_of_the_best_and_say_why(folder):
 def test_layers_in_fp8_stand_in_the_place_of_a_call(script):
     site = ran(SCRIPT, RUN)["found"]
     study = of(live(), live(precision="fp8"), called=site)
-    with pytest.raises(PeakwardError, match="not measured alone, or by a Peakward that kept no"):
+    with pytest.raises(PeakwardError, match="got one by an earlier Peakward: run it with another"):
         patch(study)
     first, last = study.measurements
+    with pytest.raises(PeakwardError, match="got none, because the budget ended before it"):
+        patch(msgspec.structs.replace(study, measurements=(first,)))
     last = msgspec.structs.replace(last, linear=IN_FP8)
     text = patch(msgspec.structs.replace(study, measurements=(first, last)))
     subprocess.run(("git", "apply"), input=text.encode(), check=True)
