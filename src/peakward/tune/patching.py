@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from peakward.levers.compile import compiled_before
 from peakward.levers.in_code import in_module, optimizer_line
 from peakward.patches.attention import in_attention
 from peakward.patches.call import at_call
@@ -287,9 +288,19 @@ def _edit(
 def _in_factory(
     source: Source, made: "Built", best: ModuleCase, linear: LinearChoice | None
 ) -> Edited:
+    base, wanted = compiled_before(AS_WRITTEN, made.compiled), best.configuration
+    if made.compiled and (wanted.compile, wanted.compile_scope) != (
+        base.compile,
+        base.compile_scope,
+    ):
+        raise PeakwardError(
+            f"expected a best that compiles as {made.name} does, default by {base.compile_scope}, got "
+            f"{wanted.compile} by {wanted.compile_scope}: leave its compilation out and run it again; that "
+            "is a lever here"
+        )
     lines = in_module(
-        best.configuration,
-        AS_WRITTEN,
+        wanted,
+        base,
         best.device,
         made.blocks,
         keeps_buffers=made.keeps_buffers,
@@ -297,7 +308,7 @@ def _in_factory(
     )
     if not lines.body:
         return (), lines.left
-    plain = msgspec.structs.replace(best, configuration=AS_WRITTEN)
+    plain = msgspec.structs.replace(best, configuration=base)
     given = Lines(imports=lines.imports, body=lines.body, said=_said(plain, best))
     place = Place(name=made.name, line=made.line)
     return in_factory(source, place, made.made, given), lines.left

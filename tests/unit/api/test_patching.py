@@ -293,6 +293,40 @@ def test_attention_of_another_file_is_rewritten(folder):
     assert "y = F.scaled_dot_product_attention(" in (folder / "parts" / "model.py").read_text()
 
 
+COMPILED = """\
+    model = Model()
+    for block in model.layers.h:
+        block.compile()
+    return model
+"""
+
+
+@pytest.mark.full
+def test_a_patch_of_a_compiled_factory_leaves_its_compilation_to_it(folder):
+    (folder / "build.py").write_text(BUILD.replace("    return Model()\n", COMPILED))
+    found = patching.patched(case(precision="bf16-mixed", compile="default"), n_rounds=0)
+    assert found.numerics.verdict == "holds"
+    subprocess.run(("git", "apply"), input=found.text.encode(), check=True)
+    after = (folder / "build.py").read_text()
+    assert "return faster(model)" in after
+    assert after.count("compile()") == 1
+
+
+@pytest.mark.full
+def test_a_factory_that_compiles_another_part_than_the_best_is_refused(folder):
+    (folder / "build.py").write_text(BUILD.replace("    return Model()\n", COMPILED))
+    best = case(compile="default", compile_scope="model")
+    with pytest.raises(PeakwardError, match="default by block, got default by model: leave its"):
+        patching.patched(best, n_rounds=0)
+
+
+def test_a_factory_that_returns_a_compiled_wrapper_is_refused(folder):
+    text = BUILD.replace("    return Model()\n", "    return torch.compile(Model())\n")
+    (folder / "build.py").write_text(text)
+    with pytest.raises(PeakwardError, match=r"compiles in place, by \.compile"):
+        patching.patched(case(compile="default", compile_scope="model"), n_rounds=0)
+
+
 def test_a_file_that_has_changed_is_refused(folder):
     best = case(precision="bf16")
     (folder / "build.py").write_text(BUILD + "\n")

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from peakward.records.case import Configuration, ModuleCase
+from peakward.records.case import CompileScope, Configuration, ModuleCase
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import NumericsVerdict
 from peakward.records.measurement import Protocol
@@ -47,6 +47,8 @@ class Built(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """An expression of `model` that gives its repeated blocks."""
     keeps_buffers: bool
     """Whether its buffers stay in fp32 under 16-bit parameters."""
+    compiled: CompileScope | None
+    """The part that it compiles."""
     file: str
     """The absolute path of the file that the factory is written in."""
     name: str

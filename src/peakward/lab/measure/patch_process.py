@@ -62,16 +62,18 @@ def _built(case: ModuleCase) -> Built:
     code = _code(path)
     made = _made(case)
     module = given_as_is(made).module
-    if CallersCompilation(module).scope is not None:
+    compilation = CallersCompilation(module)
+    if compilation.is_around:
         raise PeakwardError(
-            f"expected a factory that leaves compilation out, for a patch, got {path}, whose module comes "
-            "compiled: leave that out and run it again; compilation is a lever here"
+            f"expected a factory that compiles in place, by .compile(), for a patch, got {path}, which "
+            "returns what torch.compile made of its module: lines reach the module alone"
         )
     kind = "module" if made is module else "tuple" if isinstance(made, tuple) else "object"
     return Built(
         made=kind,  # type: ignore[arg-type]
         blocks=blocks_of(module),
         keeps_buffers=keeps_buffers(module),
+        compiled=compilation.scope,
         file=code[0],
         name=code[1],
         line=code[2],
