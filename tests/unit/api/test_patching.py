@@ -241,6 +241,10 @@ def test_layers_in_fp8_are_those_of_the_best_and_say_why(folder):
     assert 'fp8_layers(model, ["layers.h.*.qkv", "layers.h.*.out"])' in after
     assert "# Faster in fp8 here, forward and backward. 16 × 16 → 48 with bias takes 2 ms" in after
     assert "head shares its weight with embed.weight." in after
+    # What is patched can be the start of another run.
+    again = patching.patched(case(optimizer="adamw-fused"), n_rounds=0)
+    assert again.numerics.verdict == "holds"
+    assert "fused=True" in again.text
 
 
 def test_layers_in_fp8_stand_in_the_place_of_a_call(script):

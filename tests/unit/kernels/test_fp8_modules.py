@@ -80,6 +80,13 @@ def test_what_fp8_does_not_take_is_as_it_was(model):
     assert not torch.equal(called(model, x[:0].new_ones(16, WIDTH))[0], called(plain, x)[0][:1])
 
 
+def test_what_is_in_fp64_stays_so_under_autocast(model):
+    """As an oracle for levers on top of it is."""
+    plain, x = copy.deepcopy(model).double(), torch.randn(16, WIDTH, dtype=torch.float64)
+    fp8_layers(model, ["blocks.*.up", "head"])
+    assert torch.equal(called(model.double(), x)[0], called(plain, x)[0])
+
+
 def test_state_dict_and_copies_are_plain(model):
     keys = list(model.state_dict())
     fp8_layers(model, ["blocks.*.up"])

@@ -90,8 +90,7 @@ def put_in(layers: Iterable[nn.Linear], linear: Linear = in_fp8) -> Undo:
     def made(_kind: type[nn.Module], _own: object) -> Callable[[nn.Linear, Tensor], Tensor]:
         def forward(self: nn.Linear, input: Tensor) -> Tensor:
             n_tokens = math.prod(input.shape[:-1])
-            is_narrow = (autocast_dtype(input.device) or input.dtype) in HALVES
-            if n_tokens == 0 or n_tokens % SIDE or not is_narrow:
+            if n_tokens == 0 or n_tokens % SIDE or not _is_narrow(self, input):
                 return F.linear(input, self.weight, self.bias)
             return linear(self, input)
 
@@ -110,6 +109,12 @@ def put_in(layers: Iterable[nn.Linear], linear: Linear = in_fp8) -> Undo:
             drop_scales(each)
 
     return undo
+
+
+def _is_narrow(layer: nn.Linear, x: Tensor) -> bool:
+    """Whether a product is of 16 bits; one in fp64 stays so under autocast."""
+    dtype = autocast_dtype(x.device) or x.dtype
+    return dtype in HALVES and x.dtype in FLOATS and layer.weight.dtype in FLOATS
 
 
 @torch.compiler.disable(  # type: ignore[untyped-decorator]
