@@ -4,8 +4,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import get_args
 
+from msgspec.structs import replace
+
 from peakward.levers.axis import Axis, CodeHint, ComputeCapability, KernelSpeed, Value
-from peakward.records.case import ConfiguredCase, ModelCase, ModuleCase, Precision
+from peakward.records.case import (
+    Configuration,
+    ConfiguredCase,
+    ModelCase,
+    ModuleCase,
+    Precision,
+)
+from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
 from peakward.records.linear_layers import LinearChoice
 
@@ -65,6 +74,35 @@ def said(choice: LinearChoice) -> Iterator[str]:
 
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
+
+
+IN_BF16 = (
+    "The module came with parameters in bf16: the baseline has them so too, and no lever of precision is "
+    "tried, which need them in fp32."
+)
+
+
+def over_bf16(lever: Lever) -> str | None:
+    """Why a lever cannot be pulled on a module whose parameters come in bf16, or None."""
+    if "precision" not in dict(lever.sets):
+        return None
+    return "needs parameters in fp32, and they come in bf16: let them be made in fp32"
+
+
+def coming_in(configuration: Configuration, *, in_bf16: bool) -> Configuration:
+    """The configuration as it starts for a module whose parameters come in bf16, or do not.
+
+    Raises:
+        PeakwardError: it asks for another precision of one that does.
+    """
+    if not in_bf16 or configuration.precision == "bf16":
+        return configuration
+    if configuration.precision != "fp32":
+        raise PeakwardError(
+            "expected precision bf16 of a module whose parameters come in bf16, got "
+            f"{configuration.precision}: leave it out, or let them be made in fp32"
+        )
+    return replace(configuration, precision="bf16")
 
 
 AXIS = Axis(

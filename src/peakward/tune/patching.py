@@ -12,6 +12,7 @@ import msgspec
 
 from peakward.levers.compile import compiled_before
 from peakward.levers.in_code import in_module, optimizer_line
+from peakward.levers.precision import coming_in
 from peakward.patches.attention import in_attention
 from peakward.patches.call import at_call
 from peakward.patches.factory import Lines, Place, in_factory
@@ -142,7 +143,10 @@ def patched(
     if not changed:
         return Patch(text="", left=tuple(left))
     # A study makes the optimizer itself.
-    plain = msgspec.structs.replace(AS_WRITTEN, optimizer=best.configuration.optimizer)
+    plain = coming_in(
+        msgspec.structs.replace(AS_WRITTEN, optimizer=best.configuration.optimizer),
+        in_bf16=made.in_bf16,
+    )
     found = patch_check.compared(
         best,
         plain,
@@ -288,7 +292,8 @@ def _edit(
 def _in_factory(
     source: Source, made: "Built", best: ModuleCase, linear: LinearChoice | None
 ) -> Edited:
-    base, wanted = compiled_before(AS_WRITTEN, made.compiled), best.configuration
+    wanted = best.configuration
+    base = coming_in(compiled_before(AS_WRITTEN, made.compiled), in_bf16=made.in_bf16)
     if made.compiled and (wanted.compile, wanted.compile_scope) != (
         base.compile,
         base.compile_scope,

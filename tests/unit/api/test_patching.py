@@ -297,6 +297,16 @@ def test_attention_of_another_file_is_rewritten(folder):
     assert "y = F.scaled_dot_product_attention(" in (folder / "parts" / "model.py").read_text()
 
 
+@pytest.mark.full
+def test_what_a_patch_put_in_bf16_is_patched_again(folder):
+    first = patching.patched(case(precision="bf16"), n_rounds=0)
+    subprocess.run(("git", "apply"), input=first.text.encode(), check=True)
+    again = patching.patched(case(precision="bf16", checkpointing="every-block"), n_rounds=0)
+    assert again.numerics.verdict == "holds"
+    assert "+def faster_2(model):" in again.text
+    assert not [each for each in again.text.splitlines() if each[:1] == "+" and "float16" in each]
+
+
 COMPILED = """\
     model = Model()
     for block in model.layers.h:

@@ -49,6 +49,8 @@ class Built(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Whether its buffers stay in fp32 under 16-bit parameters."""
     compiled: CompileScope | None
     """The part that it compiles."""
+    in_bf16: bool
+    """Whether its parameters come in bf16."""
     file: str
     """The absolute path of the file that the factory is written in."""
     name: str

@@ -31,6 +31,7 @@ from peakward.lab.models.given_module import (
     blocks_of,
     files_of,
     given_as_is,
+    held_in_bf16,
     is_of_working_directory,
     keeps_buffers,
     repeated_blocks,
@@ -74,6 +75,7 @@ def _built(case: ModuleCase) -> Built:
         blocks=blocks_of(module),
         keeps_buffers=keeps_buffers(module),
         compiled=compilation.scope,
+        in_bf16=held_in_bf16(module),
         file=code[0],
         name=code[1],
         line=code[2],
@@ -164,7 +166,7 @@ class FinishedStep(ModuleStep):
         blocks = repeated_blocks(module)
         self.n_blocks = 0 if blocks is None else len(blocks)
         self._calls = (
-            GivenBatch(given, torch.float32)
+            GivenBatch(given, None if case.configuration.precision == "bf16" else torch.float32)
             if given.vocab_size is None
             else DrawnTokens(given, implementation(case.configuration.loss))
         )

@@ -30,6 +30,13 @@ def test_a_lever_s_numbers_hold(name, source, make_module_case):
     assert {"loss", "gradients", "parameters"} <= quantities
 
 
+def test_numbers_of_levers_hold_on_a_module_that_comes_in_bf16(make_module_case):
+    base = make_module_case("py:tiny_gpt:in_bf16", precision="bf16")
+    found = verify(base, pull(lever("checkpointing"), base), "exact")
+    assert (found.verdict, found.reason) == ("holds", None)
+    assert all(each.base_error > 2.0**-12 for each in found.errors if each.quantity == "gradients")
+
+
 @pytest.mark.parametrize(
     ("source", "n_layers"),
     [
