@@ -211,6 +211,18 @@ def test_a_loss_with_the_output_layer_keeps_that(model):
     assert any(each.startswith("head is left to the loss") for each in choice_in(model).left)
 
 
+def test_a_loss_with_a_tied_output_layer_keeps_no_other(model):
+    model = Model(tied=True)
+    put_in(model, loss="chunked")
+    assert taken(model) == BLOCKS
+
+
+def test_layers_of_other_names_stay(model):
+    put_in(model, clock=None, names=("blocks.*.up", "head"))
+    assert taken(model) == {"blocks.0.up", "blocks.1.up", "head"}
+    assert choice_in(model).taken == ("blocks.*.up", "head")
+
+
 def results(model):
     model.zero_grad()
     with in_bf16():

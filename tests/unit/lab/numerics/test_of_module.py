@@ -51,12 +51,12 @@ def test_in_fp8_numbers_hold_with_every_layer_that_can(
     if source.startswith("hf:"):
         pytest.importorskip("transformers")
     base, computed = make_module_case(source), []
-    put_in = fp8_layers._put_in
+    put_in = fp8_layers.put_in
 
     def counted(layers, linear):
         return put_in(layers, lambda *given: computed.append(1) or linear(*given))
 
-    monkeypatch.setattr(fp8_layers, "_put_in", counted)
+    monkeypatch.setattr(fp8_layers, "put_in", counted)
     found = verify(base, pull(lever("fp8"), base), "approximate")
     assert (found.verdict, found.reason) == ("holds", None)
     errors = {each.quantity: each for each in found.errors}
