@@ -15,6 +15,7 @@ from peakward.lab.levers.prepare import prepare
 from peakward.lab.numerics.judge import UNIT_ROUNDOFF
 from peakward.lab.numerics.verify import verify
 from peakward.levers.catalogue import lever, pull
+from peakward.levers.in_code import in_module
 from peakward.records.case import AS_WRITTEN
 
 pytestmark = pytest.mark.gpu
@@ -92,6 +93,31 @@ def test_loss_and_gradients_are_within_the_bound_and_all_comes_back(
     assert [type(each) for each in model.modules()] == classes
     again = results(model)
     assert all(torch.equal(again[name], each) for name, each in before.items())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"checkpointing": "every-block"}, {"compile": "default"}],
+    ids=str,
+)
+def test_a_patched_model_takes_the_same_step(changes, every_layer_wins, error):
+    model, patched = llama().cpu(), llama().cpu()  # As a factory builds it.
+    best = msgspec.structs.replace(AS_WRITTEN, precision="fp8", **changes)
+    applied = Applied(Live(model=model.cuda()), best)
+    theirs = results(model)
+    lines = in_module(
+        best,
+        AS_WRITTEN,
+        "cuda",
+        "model.model.layers",
+        keeps_buffers=True,
+        linear=choice_in(model),
+    )
+    exec("\n".join((*lines.imports, *lines.body)), {"model": patched})
+    mine = results(patched.cuda())
+    applied.undo()
+    apart = error([mine[name] for name in theirs], [theirs[name] for name in theirs])
+    assert apart <= UNIT_ROUNDOFF["bf16"]  # Sums of attention's gradients have no fixed order.
 
 
 @pytest.mark.parametrize("source", ["py:tiny_gpt:build", "hf:llama"])

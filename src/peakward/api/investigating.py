@@ -21,10 +21,10 @@ from peakward.api.reproduce import command_of, to_command
 from peakward.api.session import DB, QUIET, Observer
 from peakward.levers.catalogue import LEVERS
 from peakward.levers.compile import compiled_before, told_of
+from peakward.levers.precision import IN_BF16, coming_in, over_bf16
 from peakward.models.hugging_face import files
 from peakward.records import check
 from peakward.records.case import (
-    CompileScope,
     ConfiguredCase,
     DeviceType,
     LeverCase,
@@ -45,6 +45,7 @@ from peakward.tune.run import investigate as investigated
 if TYPE_CHECKING:
     import torch
 
+    from peakward.lab.measure.messages import Checked
     from peakward.lab.measure.sweep import Sweep
     from peakward.lab.models.given_module import GivenModule
     from peakward.store.database import Store
@@ -244,8 +245,9 @@ def carry_out(
     with session.opened(db, here, observer) as opened:
         opened.sweep.workers.left_s = budget.left_for_the_baseline_s
         with budget.for_the_baseline():
-            compiled = session.expect_sound(asked.case, opened.sweep, asked.budget_s)
-        asked = from_compiled(asked, compiled, here)
+            found = session.expect_sound(asked.case, opened.sweep, asked.budget_s)
+        if found is not None:
+            asked = as_it_comes(asked, found, here)
         return investigated(
             asked,
             opened.sweep,
@@ -256,21 +258,30 @@ def carry_out(
         )
 
 
-def from_compiled(asked: Investigation, scope: CompileScope | None, here: Machine) -> Investigation:
-    """The investigation of a module that its factory compiled: the start is compiled so too.
+def as_it_comes(asked: Investigation, found: "Checked", here: Machine) -> Investigation:
+    """The investigation of a module that its factory compiled, or made in bf16: the start is so too.
 
     Raises:
-        PeakwardError: nothing can be compiled here, or a lever that was named cannot apply on top.
+        PeakwardError: nothing can be compiled here, another precision is asked for, or a lever that was named
+            cannot apply on top.
     """
-    configuration = compiled_before(asked.case.configuration, scope)
-    if configuration == asked.case.configuration:
+    compiled = compiled_before(asked.case.configuration, found.compiled)
+    configuration = coming_in(compiled, in_bf16=found.in_bf16)
+    if configuration == asked.case.configuration and not found.in_bf16:
         return asked
     case = msgspec.structs.replace(asked.case, configuration=configuration)
     assert isinstance(case, ModuleCase)
     runnable((case,), here)
+    given, obstacle = (*asked.given, *told_of(found.compiled)), asked.obstacle
+    if found.in_bf16:
+        given = (*given, IN_BF16)
+        obstacle = lambda lever, base: over_bf16(lever) or asked.obstacle(lever, base)  # noqa: E731
     if asked.levers != LEVERS:
+        for each in asked.levers if found.in_bf16 else ():
+            if (reason := over_bf16(each)) is not None:
+                raise PeakwardError(f"expected levers that can apply here: {each.name} {reason}")
         allowed(asked.levers, case, here, asked.aim)
-    return msgspec.structs.replace(asked, case=case, given=told_of(scope))
+    return msgspec.structs.replace(asked, case=case, obstacle=obstacle, given=given)
 
 
 def aim(objective: str, max_memory_bytes: int | None, numerics: str, here: Machine) -> Aim:
@@ -374,10 +385,12 @@ def _run_module(
 def on_copies(asked: Investigation, taken: "GivenModule", db: Path) -> Study:
     """The investigation of a live module, on copies of it."""
     from peakward.lab.measure.live_module import LiveWorkers
+    from peakward.lab.measure.messages import Checked
     from peakward.lab.measure.sweep import Sweep
     from peakward.store.database import Store
 
     here = this_machine(asked.case.device)
+    asked = as_it_comes(asked, Checked(in_bf16=taken.comes_in_bf16), here)
     with Store.open(db) as store, LiveWorkers(taken) as workers:
         sweep = Sweep(store, workers, here.environment)
         session.expect_sound(asked.case, sweep, asked.budget_s)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from peakward.api.machine import Machine
-from peakward.records.case import Case, CompileScope, LeverCase, ModuleCase
+from peakward.records.case import Case, LeverCase, ModuleCase
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement, Protocol
 
 if TYPE_CHECKING:
     from peakward.lab.measure.isolated import Workers
-    from peakward.lab.measure.messages import Event
+    from peakward.lab.measure.messages import Checked, Event
     from peakward.lab.measure.sweep import Sweep
     from peakward.store.database import Store
 
@@ -115,11 +115,11 @@ def check_modules(planned: Iterable[tuple[Case, Protocol]], sweep: "Sweep") -> N
             sweep.check(case, protocol.timeout_s)
 
 
-def expect_sound(case: LeverCase, sweep: "Sweep", budget_s: float) -> CompileScope | None:
+def expect_sound(case: LeverCase, sweep: "Sweep", budget_s: float) -> "Checked | None":
     """The same for the one module of an investigation, which would have nothing to tell without it.
 
     Returns:
-        The part of the module that its factory compiled.
+        The state in which a factory's module comes; None where that is not known.
 
     Raises:
         PeakwardError: it cannot be found, built or run within the budget, with what is wrong.
@@ -130,7 +130,7 @@ def expect_sound(case: LeverCase, sweep: "Sweep", budget_s: float) -> CompileSco
 
     found = sweep.check(case, max(budget_s, LEAST_CHECK_S))
     if isinstance(found, Checked):
-        return found.compiled
+        return found
     if found.status == "timeout":
         raise PeakwardError(
             f"expected three steps of {case.source} as it is, got {found.reason}: give a longer --budget, "

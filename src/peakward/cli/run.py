@@ -35,7 +35,7 @@ from peakward.report.run.investigation import read
 from peakward.store import artefacts
 from peakward.tune.dry_run import planned
 from peakward.tune.investigation import Investigation
-from peakward.tune.patching import by_lines, of_study
+from peakward.tune.patching import of_study
 
 NOT_SHARED = {
     "lever": (),
@@ -93,8 +93,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     bits is kept that loses too much of it on real text; with random weights that cannot be told."""
     write_patch: Annotated[str | None, option("FILE", "none")] = None
     """Write the best as a diff of the files that make the model, for `patch -p1` or `git apply`. The patched
-    files are first run beside the best, in turns, which takes a minute or more beyond the budget. Lever fp8
-    is not tried then. Needs a model py:package.module:factory."""
+    files are first run beside the best, in turns, which takes a minute or more beyond the budget. Needs a
+    model py:package.module:factory."""
     gpus: Annotated[str, option("N", "1; under torchrun its ranks")] = "1"
     """How many GPUs of this machine share the step."""
     dry_run: bool = False
@@ -246,7 +246,6 @@ def _asked(given: Options, here: Machine, command: str) -> Investigation:
         sought=sought,
         command=command,
         to_command=lambda best: to_command(best, given.case.model),
-        beside=by_lines if given.write_patch is not None else lambda _lever, _base: None,
     )
     if reads is None:
         return asked

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         flash_attention_with_lse,
     )
     from peakward.kernels.ops.fp8_linear.api import fp8_linear, fp8_scales
+    from peakward.kernels.ops.fp8_modules.api import fp8_layers
     from peakward.kernels.ops.gated_modules.api import fuse_swiglu
     from peakward.kernels.ops.grouped_matmul.api import grouped_matmul
     from peakward.kernels.ops.layer_norm.api import add_layer_norm, layer_norm
@@ -49,6 +50,7 @@ _MODULE_OF = {
     "flash_attention": "flash_attention",
     "flash_attention_varlen": "flash_attention",
     "flash_attention_with_lse": "flash_attention",
+    "fp8_layers": "fp8_modules",
     "fp8_linear": "fp8_linear",
     "fp8_scales": "fp8_linear",
     "fuse_activations": "activation_modules",
@@ -82,6 +84,7 @@ __all__ = [
     "flash_attention",
     "flash_attention_varlen",
     "flash_attention_with_lse",
+    "fp8_layers",
     "fp8_linear",
     "fp8_scales",
     "fuse_activations",

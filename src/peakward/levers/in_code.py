@@ -5,12 +5,16 @@ makes all that a model can have by itself, as `lab.levers.in_place` does. `in_pr
 loop: it has the optimizer, and what stands around each step.
 """
 
+import json
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from peakward.levers.axis import Axis, Code, Value, spoken
+from peakward.levers.precision import said
 from peakward.levers.registry import axes_of
 from peakward.records.case import Configuration, DeviceType
+from peakward.records.linear_layers import LinearChoice
 
 IMPORT = "import torch"
 _AUTOCAST = {"bf16-mixed": "bfloat16", "fp16-mixed": "float16", "fp8": "bfloat16"}
@@ -21,6 +25,9 @@ _PARAMETERS_ALONE = (
 _CHECKPOINT = "from torch.utils.checkpoint import checkpoint"
 _SELECTIVE = "from peakward.lab.levers.compilation import selective"
 _METHOD = "from types import MethodType"
+_FP8 = "from peakward.kernels import fp8_layers"
+_WIDTH = 90
+"""Characters of a line, less its indentation."""
 
 
 class InModule(NamedTuple):
@@ -49,6 +56,7 @@ def in_module(
     blocks: str | None,
     *,
     keeps_buffers: bool,
+    linear: LinearChoice | None = None,
 ) -> InModule:
     """The settings of the best that differ from the base, but for the optimizer's and for attention that the
     module writes out.
@@ -56,6 +64,7 @@ def in_module(
     Args:
         blocks: an expression of `model` that gives its repeated blocks; None where it has none.
         keeps_buffers: whether its buffers stay in fp32 under 16-bit parameters.
+        linear: the layers in fp8, where that is a setting of the best alone. None: they are left.
     """
     chosen, codes = _chosen(best, base), _codes(best, base)
     around = [code for code in codes.values() if code.around_step is not None]
@@ -66,16 +75,21 @@ def in_module(
         if code.once and name not in ("optimizer", "attention"):
             imports += code.imports
             body += code.once
-    precision = str(chosen.get("precision"))
+    precision = chosen.get("precision")
     if precision == "bf16":
         body += _PARAMETERS_ALONE if keeps_buffers else ("model.to(torch.bfloat16)",)
+    if precision == "fp8" and linear is not None:
+        imports.append(_FP8)
+        body += _in_fp8(linear)
+        # The rest as bf16-mixed, which a step may have by itself.
+        precision = None if base.precision == "bf16-mixed" else "bf16-mixed"
     mode = str(chosen.get("checkpointing", "none"))
     recomputes = mode in ("every-block", "selective") and blocks is not None
     # Where a block is computed again, the model's own forward pass and what stands around it have ended.
     outer = () if recomputes else contexts
     if outer or precision in ("bf16", "bf16-mixed"):
         imports += ["from functools import wraps", _METHOD]
-        body += _forward(precision, device, outer)
+        body += _forward(str(precision), device, outer)
     if precision in ("bf16", "bf16-mixed"):
         imports.append("from torch.utils._pytree import tree_map_only")
     if recomputes:
@@ -86,15 +100,24 @@ def in_module(
     left = (
         f"{spoken(axis.name, chosen[axis.name])} {_why(axis, chosen[axis.name])}"
         for axis in axes_of(best)
-        if axis.name in chosen and not _is_made(axis, chosen[axis.name], codes, blocks)
+        if axis.name in chosen and not _is_made(axis, chosen[axis.name], codes, blocks, linear)
     )
     return InModule(tuple(dict.fromkeys(imports)) if body else (), tuple(body), tuple(left))
 
 
 def in_program(
-    best: Configuration, base: Configuration, device: DeviceType, *, trains: bool
+    best: Configuration,
+    base: Configuration,
+    device: DeviceType,
+    *,
+    trains: bool,
+    linear: LinearChoice | None = None,
 ) -> InProgram:
-    """The settings of the best that differ from the base, by a training loop of the user's."""
+    """The settings of the best that differ from the base, by a training loop of the user's.
+
+    Args:
+        linear: as of `in_module`.
+    """
     chosen, codes = _chosen(best, base), _codes(best, base)
     mode = str(chosen.get("checkpointing", "none"))
     imports = [IMPORT]
@@ -111,6 +134,13 @@ def in_program(
             *(f"# {line}" for line in _PARAMETERS_ALONE),
         ]
     lines += [line for name, code in codes.items() if name != "optimizer" for line in code.once]
+    if chosen.get("precision") == "fp8" and linear is not None:
+        imports.append(_FP8)
+        lines += _in_fp8(linear)
+    elif chosen.get("precision") == "fp8":
+        lines.append(
+            "# peakward.kernels.fp8_layers takes the linear layers that are faster in fp8."
+        )
     if mode != "none":
         lines += _recomputing(mode, "blocks", ())
     lines += _compiling(best, chosen, "blocks")
@@ -163,6 +193,20 @@ def _codes(best: Configuration, base: Configuration) -> dict[str, Code]:
 def _global(chosen: Mapping[str, Value]) -> Iterator[str]:
     if chosen.get("precision") == "tf32":
         yield 'torch.set_float32_matmul_precision("high")'
+
+
+def _in_fp8(linear: LinearChoice) -> Iterator[str]:
+    """The layers by name, below the times that they were chosen by."""
+    told = f"Faster in fp8 here, forward and backward. {'; '.join(said(linear))}."
+    yield from (f"# {line}" for line in textwrap.wrap(told, _WIDTH - len("# ")))
+    names = [json.dumps(each, ensure_ascii=False) for each in linear.taken]
+    alone = f"fp8_layers(model, [{', '.join(names)}])"
+    if len(alone) <= _WIDTH:
+        yield alone
+        return
+    yield from ("fp8_layers(", "    model,", "    [")
+    yield from (f"        {each}," for each in names)
+    yield from ("    ],", ")")
 
 
 def _forward(precision: str, device: DeviceType, contexts: Iterable[str]) -> Iterator[str]:
@@ -240,10 +284,6 @@ def _each_step(
             f'with torch.autocast("{device}", torch.{dtype}):',
             "    ...  # forward pass and loss, as they were",
         ]
-    if chosen.get("precision") == "fp8":
-        lines += [
-            "# Linear layers that are faster in fp8 call peakward.kernels.fp8_linear(x, weight, bias)."
-        ]
     for code in codes.values():
         if code.around_step is not None:
             lines = [
@@ -267,11 +307,17 @@ def _each_step(
     return lines
 
 
-def _is_made(axis: Axis, value: Value, codes: Mapping[str, Code], blocks: str | None) -> bool:
+def _is_made(
+    axis: Axis,
+    value: Value,
+    codes: Mapping[str, Code],
+    blocks: str | None,
+    linear: LinearChoice | None,
+) -> bool:
     """Whether `in_module` makes the setting, or its caller does."""
     match axis.name:
         case "precision":
-            return value not in ("fp16-mixed", "fp8")
+            return value != "fp16-mixed" and (value != "fp8" or linear is not None)
         case "checkpointing":
             return value == "none" or (value != "sqrt" and blocks is not None)
         case "compile" | "compile_scope" | "optimizer":

@@ -4,9 +4,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import get_args
 
+from msgspec.structs import replace
+
 from peakward.levers.axis import Axis, CodeHint, ComputeCapability, KernelSpeed, Value
-from peakward.records.case import ConfiguredCase, ModelCase, ModuleCase, Precision
+from peakward.records.case import (
+    Configuration,
+    ConfiguredCase,
+    ModelCase,
+    ModuleCase,
+    Precision,
+)
+from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
+from peakward.records.linear_layers import LinearChoice
 
 TF32 = Lever(
     name="tf32",
@@ -48,6 +58,51 @@ def fp32_matmuls(precision: Precision) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def said(choice: LinearChoice) -> Iterator[str]:
+    """The shapes with their times, then the layers that are left, a sentence each."""
+    for each in choice.layers:
+        what = f"{each.tokens} × {each.inputs} → {each.outputs}" + (
+            " with bias" if each.bias else ""
+        )
+        if each.plain_s is not None and each.fp8_s is not None:
+            what += f" takes {_ms(each.plain_s)} in bf16, {_ms(each.fp8_s)} in fp8"
+        yield what
+    yield from choice.left
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+IN_BF16 = (
+    "The module came with parameters in bf16: the baseline has them so too, and no lever of precision is "
+    "tried, which need them in fp32."
+)
+
+
+def over_bf16(lever: Lever) -> str | None:
+    """Why a lever cannot be pulled on a module whose parameters come in bf16, or None."""
+    if "precision" not in dict(lever.sets):
+        return None
+    return "needs parameters in fp32, and they come in bf16: let them be made in fp32"
+
+
+def coming_in(configuration: Configuration, *, in_bf16: bool) -> Configuration:
+    """The configuration as it starts for a module whose parameters come in bf16, or do not.
+
+    Raises:
+        PeakwardError: it asks for another precision of one that does.
+    """
+    if not in_bf16 or configuration.precision == "bf16":
+        return configuration
+    if configuration.precision != "fp32":
+        raise PeakwardError(
+            "expected precision bf16 of a module whose parameters come in bf16, got "
+            f"{configuration.precision}: leave it out, or let them be made in fp32"
+        )
+    return replace(configuration, precision="bf16")
 
 
 AXIS = Axis(
@@ -107,8 +162,8 @@ AXIS = Axis(
             handle="model",
         ),
         "fp8": CodeHint(
-            step="is of the model's linear layers: give the model as model=, or call "
-            "peakward.kernels.fp8_linear in them",
+            step="is of the model's linear layers: give the model as model=, or name those that are faster "
+            "to peakward.kernels.fp8_layers",
             handle="model",
         ),
     },

@@ -26,3 +26,6 @@ class LinearChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """One for each shape that can be in fp8."""
     left: tuple[str, ...]
     """The layers that cannot, with the reason, a sentence for those that are alike."""
+    taken: tuple[str, ...] = ()
+    """The paths of the layers that compute in fp8, * standing for any number, as `kernels.fp8_layers` takes
+    them; empty in records of before 28 November 2026."""

@@ -19,7 +19,7 @@ from peakward.tune.bench import COMPOSITION
 from peakward.tune.costs import TURN
 from peakward.tune.investigation import Aim
 from peakward.tune.lever_stack import LeverStack
-from peakward.tune.patching import text_of
+from peakward.tune.patching import AtWork, text_of
 from peakward.tune.trials import Comparison, judged
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ class Optimized(Result):
         """The levers as a unified diff of the file that called for them, for `patch -p1` or `git apply`.
 
         The lines stand in the place of the call; what only tells what the handle holds goes with it. What
-        the diff does not make stands above it, a line each, which these programs pass over.
+        the diff does not make stands above it, a line each, which these programs pass over. A lever whose
+        numbers did not hold in place is left out; layers in fp8 are those that the model has.
 
         Raises:
             PeakwardError: no lever was found; no file of the user's made the call, or it has changed since;
@@ -165,7 +166,10 @@ class Optimized(Result):
                 "expected a model that is not compiled yet, for a patch, got a compiled one: leave its "
                 "compilation out, call optimize again, and patch then; compilation is a lever here"
             )
-        return text_of(self._study)
+        from peakward.lab.levers.fp8_layers import choice_in
+
+        at_work = AtWork(self._stack.top, choice_in(self._live.model))
+        return text_of(self._study, at_work)
 
     def undo(self) -> tuple[str, ...]:
         """Take every lever back. A second call does nothing.

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from peakward.levers.compile import compiled_before
 from peakward.levers.in_code import in_module, optimizer_line
+from peakward.levers.precision import coming_in
 from peakward.patches.attention import in_attention
 from peakward.patches.call import at_call
 from peakward.patches.factory import Lines, Place, in_factory
@@ -25,7 +27,7 @@ from peakward.records.case import (
     StepCase,
 )
 from peakward.records.errors import PeakwardError
-from peakward.records.lever import Lever
+from peakward.records.linear_layers import LinearChoice
 from peakward.records.study import CallSite, Patch, Study
 from peakward.report.cases import settings
 from peakward.report.run.investigation import read
@@ -42,59 +44,70 @@ Edited = tuple[tuple[Edit, ...], tuple[str, ...]]
 """Edits of a file, and what they leave, a sentence each."""
 
 
-def by_lines(lever: Lever, _base: LeverCase) -> str | None:
-    """Returns why lines of a file cannot pull a lever, or None: an obstacle where a patch is asked for."""
-    if ("precision", "fp8") not in lever.sets:
-        return None
-    return (
-        "cannot be written as lines: its layers are chosen by their times on the batch. Leave --write-patch "
-        "out, or take pw.optimize"
-    )
+class AtWork(NamedTuple):
+    """The composition that is at work in a live model."""
+
+    case: LeverCase
+    linear: LinearChoice | None
+    """Its layers in fp8; None where it has none, or has taken no step yet."""
 
 
-def of_study(study: Study, *, n_rounds: int = N_ROUNDS) -> Patch:
+def of_study(study: Study, *, n_rounds: int = N_ROUNDS, at_work: AtWork | None = None) -> Patch:
     """The patch of a run: of a factory's file, or of the call that the run began with.
 
     Args:
         n_rounds: how often a factory's patched module is timed in turn with the best; 0: their numbers
             alone are compared.
+        at_work: what takes the place of the study's best, where that was applied. None: nothing does.
 
     Raises:
-        PeakwardError: no gain was confirmed; the best computes in fp8; the files have changed since, are not
-            the user's, or are written in a way that no line can be added to; a factory's patched module
-            computes something else.
+        PeakwardError: no gain was confirmed; the best is in fp8 and was not measured alone; the files have
+            changed since, are not the user's, or are written in a way that no line can be added to; a
+            factory's patched module computes something else.
     """
     found = read(study)
     base, best = found.baseline.case, None if found.best is None else found.best.case
+    linear = None if found.best is None else found.best.linear
+    if at_work is not None:
+        best = None if at_work.case == base else at_work.case
+        linear = at_work.linear or linear
     if best is None or isinstance(best, ModelCase) or isinstance(base, ModelCase):
         got = "no gain" if best is None else f"one of {base.name}"
         raise PeakwardError(
             f"expected a run that found a gain for a model of yours, got {got} in {study.id}: there is "
             "nothing to patch"
         )
-    if best.configuration.precision == "fp8" != base.configuration.precision:
+    if best.configuration.precision == "fp8" and linear is None:
+        is_measured = found.best is not None and found.best.measurement is not None
+        got = (
+            "one by an earlier Peakward: run it with another database (--db, db=)"
+            if is_measured
+            else "none, because the budget ended before it: run the same again, which goes on there"
+        )
         raise PeakwardError(
-            "expected a best that lines can make, got precision fp8, whose layers are chosen by their times "
-            "on the batch: keep pw.optimize, or pw.apply the study"
+            f"expected a measurement of the best that names its layers in fp8, got {got}"
         )
     if study.called is not None:
-        return _at_call(study.called, base, best)
+        return _at_call(study.called, base, best, linear)
     if isinstance(best, ModuleCase) and best.source.startswith("py:"):
-        return patched(best, n_rounds=n_rounds)
+        return patched(best, linear, n_rounds=n_rounds)
     raise PeakwardError(
         f"expected a run of py:package.module:factory, or one that a file of yours called, got one of "
         f"{base.name}: the report has the lines"
     )
 
 
-def text_of(study: Study) -> str:
+def text_of(study: Study, at_work: AtWork | None = None) -> str:
     """The diff of a run, below a line for each setting of its best that the diff does not make; what applies
     a diff passes over these.
+
+    Args:
+        at_work: as of `of_study`.
 
     Raises:
         PeakwardError: as `of_study`; all is to be done by hand.
     """
-    made = of_study(study, n_rounds=0)
+    made = of_study(study, n_rounds=0, at_work=at_work)
     if made.left and not made.text:
         raise PeakwardError(
             f"expected a best that lines can make, got one to make by hand: {' '.join(made.left)}"
@@ -102,11 +115,14 @@ def text_of(study: Study) -> str:
     return "".join(f"# By hand: {each}\n" for each in made.left) + made.text
 
 
-def patched(best: ModuleCase, *, n_rounds: int = N_ROUNDS) -> Patch:
+def patched(
+    best: ModuleCase, linear: LinearChoice | None = None, *, n_rounds: int = N_ROUNDS
+) -> Patch:
     """The patch that gives a case from its module as written, with all that is known of it.
 
     Args:
         best: of a factory whose files are below the working directory.
+        linear: its layers in fp8, where that is its precision.
         n_rounds: how often the patched module and the case are timed in turn; 0: their numbers alone are
             compared.
 
@@ -121,14 +137,24 @@ def patched(best: ModuleCase, *, n_rounds: int = N_ROUNDS) -> Patch:
         path: path.read_bytes() for path in map(Path, dict.fromkeys((made.file, *made.modules)))
     }
     files, left = dict(before), list[str]()
-    _edit(files, left, Path(made.file), lambda source: _in_factory(source, made, best))
+    _edit(files, left, Path(made.file), lambda source: _in_factory(source, made, best, linear))
     _edit_others(files, left, AS_WRITTEN, best.configuration)
     changed = {path: text for path, text in files.items() if text != before[path]}
     if not changed:
         return Patch(text="", left=tuple(left))
     # A study makes the optimizer itself.
-    plain = msgspec.structs.replace(AS_WRITTEN, optimizer=best.configuration.optimizer)
-    found = patch_check.compared(best, plain, changed, protocol=TURN, n_rounds=n_rounds)
+    plain = coming_in(
+        msgspec.structs.replace(AS_WRITTEN, optimizer=best.configuration.optimizer),
+        in_bf16=made.in_bf16,
+    )
+    found = patch_check.compared(
+        best,
+        plain,
+        changed,
+        protocol=TURN,
+        n_rounds=n_rounds,
+        in_fp8=None if linear is None else linear.taken,
+    )
     if found.numerics.verdict != "holds":
         raise PeakwardError(
             f"expected the patched module to compute what the best does, got other {found.numerics.reason}: "
@@ -172,7 +198,12 @@ def call_site(function: str, model: "torch.nn.Module | None") -> CallSite | None
     )
 
 
-def _at_call(site: CallSite, base: ModuleCase | StepCase, best: ModuleCase | StepCase) -> Patch:
+def _at_call(
+    site: CallSite,
+    base: ModuleCase | StepCase,
+    best: ModuleCase | StepCase,
+    linear: LinearChoice | None,
+) -> Patch:
     """The lines in the place of a call, or behind it. A script is not run to see what they give."""
     before = {Path(name).resolve(): Path(name).read_bytes() for name in _unchanged(site)}
     files, left = dict(before), list[str]()
@@ -183,6 +214,7 @@ def _at_call(site: CallSite, base: ModuleCase | StepCase, best: ModuleCase | Ste
         best.device,
         site.blocks,
         keeps_buffers=site.keeps_buffers,
+        linear=linear,
     )
     left += lines.left
     given = Lines(imports=lines.imports, body=lines.body, said=_said(base, best))
@@ -257,17 +289,31 @@ def _edit(
     left += said
 
 
-def _in_factory(source: Source, made: "Built", best: ModuleCase) -> Edited:
+def _in_factory(
+    source: Source, made: "Built", best: ModuleCase, linear: LinearChoice | None
+) -> Edited:
+    wanted = best.configuration
+    base = coming_in(compiled_before(AS_WRITTEN, made.compiled), in_bf16=made.in_bf16)
+    if made.compiled and (wanted.compile, wanted.compile_scope) != (
+        base.compile,
+        base.compile_scope,
+    ):
+        raise PeakwardError(
+            f"expected a best that compiles as {made.name} does, default by {base.compile_scope}, got "
+            f"{wanted.compile} by {wanted.compile_scope}: leave its compilation out and run it again; that "
+            "is a lever here"
+        )
     lines = in_module(
-        best.configuration,
-        AS_WRITTEN,
+        wanted,
+        base,
         best.device,
         made.blocks,
         keeps_buffers=made.keeps_buffers,
+        linear=linear,
     )
     if not lines.body:
         return (), lines.left
-    plain = msgspec.structs.replace(best, configuration=AS_WRITTEN)
+    plain = msgspec.structs.replace(best, configuration=base)
     given = Lines(imports=lines.imports, body=lines.body, said=_said(plain, best))
     place = Place(name=made.name, line=made.line)
     return in_factory(source, place, made.made, given), lines.left

@@ -127,6 +127,13 @@ def half():
     return GPT().half()
 
 
+def in_bf16():
+    """As a patch to bf16 makes it, with a buffer that stays."""
+    model = GPT().bfloat16()
+    model.register_buffer("angles", torch.ones(3))
+    return model
+
+
 def compiled():
     return torch.compile(GPT())
 

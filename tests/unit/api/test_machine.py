@@ -164,7 +164,8 @@ def test_a_run_needs_a_module_that_can_be_built_and_ends(status, line, make_modu
     with pytest.raises(PeakwardError, match=line) if line else contextlib.nullcontext():
         session.expect_sound(case, sweep, 300.0)
     assert sweep.checked == [(case, 300.0)]
-    assert session.expect_sound(case, Checking(Checked(compiled="model")), 5.0) == "model"
+    comes = Checked(compiled="model", in_bf16=True)
+    assert session.expect_sound(case, Checking(comes), 5.0) == comes
 
 
 def test_a_small_budget_leaves_a_module_the_time_to_be_built(make_module_case):

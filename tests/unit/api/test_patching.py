@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from peakward.api.patching import patch
+from peakward.kernels.ops.fp8_modules import api as fp8_modules
 from peakward.lab.models.module_source import fingerprint
 from peakward.records.case import AS_WRITTEN, ModuleCase, Workload
 from peakward.records.errors import PeakwardError
+from peakward.records.linear_layers import LinearChoice, LinearTimes
 from peakward.tune import patching
 
 MODEL = """\
@@ -204,8 +206,69 @@ def test_studies_of_no_file_of_the_users_are_refused(folder):
         patch(of(live(), live(precision="bf16")))
     with pytest.raises(PeakwardError, match="nothing to patch"):
         patch(of(live(), live()))
-    with pytest.raises(PeakwardError, match="got precision fp8, whose layers are chosen"):
-        patch(of(live(), live(precision="fp8")))
+
+
+IN_FP8 = LinearChoice(
+    layers=(
+        LinearTimes(
+            tokens=16,
+            inputs=16,
+            outputs=48,
+            bias=True,
+            n_layers=2,
+            n_taken=2,
+            plain_s=2e-3,
+            fp8_s=1e-3,
+        ),
+    ),
+    left=("head shares its weight with embed.weight",),
+    taken=("layers.h.*.qkv", "layers.h.*.out"),
+)
+
+
+@pytest.mark.full
+def test_layers_in_fp8_are_those_of_the_best_and_say_why(folder):
+    best = case(precision="fp8", checkpointing="every-block")
+    found = patching.patched(best, IN_FP8, n_rounds=1)
+    assert found.numerics.verdict == "holds"
+    assert all(each.candidate_error == each.base_error for each in found.numerics.errors)
+    errors = {each.quantity: each.candidate_error for each in found.numerics.errors}
+    assert errors["gradients"] > 2.0**-5  # More than bf16 has.
+    assert found.patched_s > 0
+    assert found.left == ()
+    subprocess.run(("git", "apply"), input=found.text.encode(), check=True)
+    after = (folder / "build.py").read_text()
+    assert 'fp8_layers(model, ["layers.h.*.qkv", "layers.h.*.out"])' in after
+    assert "# Faster in fp8 here, forward and backward. 16 × 16 → 48 with bias takes 2 ms" in after
+    assert "head shares its weight with embed.weight." in after
+    # What is patched can be the start of another run.
+    again = patching.patched(case(optimizer="adamw-fused"), n_rounds=0)
+    assert again.numerics.verdict == "holds"
+    assert "fused=True" in again.text
+
+
+def test_layers_in_fp8_stand_in_the_place_of_a_call(script):
+    site = ran(SCRIPT, RUN)["found"]
+    study = of(live(), live(precision="fp8"), called=site)
+    with pytest.raises(PeakwardError, match="got one by an earlier Peakward: run it with another"):
+        patch(study)
+    first, last = study.measurements
+    with pytest.raises(PeakwardError, match="got none, because the budget ended before it"):
+        patch(msgspec.structs.replace(study, measurements=(first,)))
+    last = msgspec.structs.replace(last, linear=IN_FP8)
+    text = patch(msgspec.structs.replace(study, measurements=(first, last)))
+    subprocess.run(("git", "apply"), input=text.encode(), check=True)
+    for name in ("parts", "parts.model"):
+        sys.modules.pop(name, None)
+    space = ran(script.read_text(), None)
+    assert space["logits"].dtype == torch.float32
+    model = space["model"]
+    in_fp8 = {name for name, each in model.named_modules() if is_in_fp8(each)}
+    assert in_fp8 == {f"layers.h.{i}.{name}" for i in range(2) for name in ("qkv", "out")}
+
+
+def is_in_fp8(module):
+    return type(module).forward.__code__.co_filename == fp8_modules.__file__
 
 
 def test_the_patched_files_compute_as_the_best(folder):
@@ -232,6 +295,50 @@ def test_attention_of_another_file_is_rewritten(folder):
     subprocess.run(("git", "apply"), input=found.text.encode(), check=True)
     assert (folder / "build.py").read_text() == BUILD
     assert "y = F.scaled_dot_product_attention(" in (folder / "parts" / "model.py").read_text()
+
+
+@pytest.mark.full
+def test_what_a_patch_put_in_bf16_is_patched_again(folder):
+    first = patching.patched(case(precision="bf16"), n_rounds=0)
+    subprocess.run(("git", "apply"), input=first.text.encode(), check=True)
+    again = patching.patched(case(precision="bf16", checkpointing="every-block"), n_rounds=0)
+    assert again.numerics.verdict == "holds"
+    assert "+def faster_2(model):" in again.text
+    assert not [each for each in again.text.splitlines() if each[:1] == "+" and "float16" in each]
+
+
+COMPILED = """\
+    model = Model()
+    for block in model.layers.h:
+        block.compile()
+    return model
+"""
+
+
+@pytest.mark.full
+def test_a_patch_of_a_compiled_factory_leaves_its_compilation_to_it(folder):
+    (folder / "build.py").write_text(BUILD.replace("    return Model()\n", COMPILED))
+    found = patching.patched(case(precision="bf16-mixed", compile="default"), n_rounds=0)
+    assert found.numerics.verdict == "holds"
+    subprocess.run(("git", "apply"), input=found.text.encode(), check=True)
+    after = (folder / "build.py").read_text()
+    assert "return faster(model)" in after
+    assert after.count("compile()") == 1
+
+
+@pytest.mark.full
+def test_a_factory_that_compiles_another_part_than_the_best_is_refused(folder):
+    (folder / "build.py").write_text(BUILD.replace("    return Model()\n", COMPILED))
+    best = case(compile="default", compile_scope="model")
+    with pytest.raises(PeakwardError, match="default by block, got default by model: leave its"):
+        patching.patched(best, n_rounds=0)
+
+
+def test_a_factory_that_returns_a_compiled_wrapper_is_refused(folder):
+    text = BUILD.replace("    return Model()\n", "    return torch.compile(Model())\n")
+    (folder / "build.py").write_text(text)
+    with pytest.raises(PeakwardError, match=r"compiles in place, by \.compile"):
+        patching.patched(case(compile="default", compile_scope="model"), n_rounds=0)
 
 
 def test_a_file_that_has_changed_is_refused(folder):

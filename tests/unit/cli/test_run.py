@@ -11,7 +11,7 @@ from peakward.api.machine import this_machine
 from peakward.cli.main import main
 from peakward.cli.run import expectation
 from peakward.hardware.devices import device
-from peakward.levers.catalogue import LEVERS, lever
+from peakward.levers.catalogue import lever
 from peakward.models.presets import model
 from peakward.prediction.floor import floor
 from peakward.prediction.planning.forecast import forecast
@@ -19,7 +19,6 @@ from peakward.prediction.planning.site import site
 from peakward.records.case import ModelCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.tune.investigation import Aim
-from peakward.tune.patching import by_lines
 
 CARD = device("rtx-4090-24")
 
@@ -100,10 +99,6 @@ def test_a_dry_run_plans_what_is_within_the_class(in_tmp, micro, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            ("--write-patch", "new.patch", "--model", "py:m:f", "--lever", "fp8"),
-            "fp8 cannot be written as lines",
-        ),
         (("--write-patch", "new.patch"), "py:package.module:factory beside --write-patch"),
         (("--write-patch", "old.patch", "--model", "py:m:f"), "expected a new file"),
         (("--write-patch", "no/such.patch", "--model", "py:m:f"), "existing folder"),
@@ -116,14 +111,6 @@ def test_a_patch_that_could_not_be_written_is_refused_before_anything_runs(
     Path("m.py").write_text("def f(): pass\n")
     assert main(["run", "--device", "cpu", "--dry-run", *words]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_beside_a_patch_all_levers_are_tried_but_the_one_that_no_line_pulls():
-    case = ModelCase(
-        model=model("small"), workload=Workload(batch_size=1, seq_len=8), device="cuda"
-    )
-    refused = [each.name for each in LEVERS if by_lines(each, case) is not None]
-    assert refused == ["fp8"]
 
 
 HEADER = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'

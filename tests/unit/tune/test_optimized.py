@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from peakward.lab.levers import fp8_layers
 from peakward.lab.levers.in_place import Live
 from peakward.lab.measure import in_turns
 from peakward.lab.measure.live_module import live_case
@@ -252,6 +253,35 @@ def test_a_lever_whose_numbers_do_not_hold_is_left_out_and_named(optimized):
     assert (proved.optimizer, proved.checkpointing) == ("adamw-fused", "none")
     assert type(model.blocks[0]) is Careless.Block
     assert live.optimizer.state == {}
+
+
+@pytest.fixture
+def patched(monkeypatch):
+    """In the place of a diff: the composition that it would be of."""
+    monkeypatch.setattr("peakward.tune.optimized.text_of", lambda _study, at_work: at_work)
+
+
+def test_a_patch_leaves_out_what_is_left_out_in_place(optimized, patched):
+    torch.manual_seed(0)
+    batch = torch.randn(2, 4)
+    names = ("fused-optimizer", "checkpointing")
+    found, _ = optimized(Careless(), *names, batch=batch, example=batch, loss=None)
+    setting = found.patch().case.configuration
+    assert (setting.optimizer, setting.checkpointing) == ("adamw-fused", "none")
+
+
+def test_a_patch_has_the_layers_in_fp8_that_the_model_chose(optimized, patched, monkeypatch):
+    won = fp8_layers.Times(plain_s=2e-3, fp8_s=1e-3)
+    monkeypatch.setattr(fp8_layers, "timed", lambda _shape, _place: won)
+    model, x = (
+        torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Linear(32, 8)),
+        torch.ones(16, 16),
+    )
+    found, _ = optimized(model, "fp8", example=x, loss=None)
+    assert found.patch().linear is None
+    model(x)
+    assert found.patch().linear.taken == ("0",)
+    found.undo()
 
 
 class Doubling(torch.nn.Module):

@@ -92,6 +92,25 @@ def give_forward(modules: Iterable[nn.Module], made: Made) -> Undo:
     return lambda: _take_back(found, given)
 
 
+def after_moves(modules: Iterable[nn.Module], moved: Callable[[Any], object]) -> Undo:
+    """Let `moved` have each module after it was moved or cast, as by `.to`; return what takes that back."""
+    found = list(dict.fromkeys(modules))
+
+    def following(kind: type[nn.Module]) -> type[nn.Module]:
+        def apply(self: nn.Module, fn: Call, recurse: bool = True) -> nn.Module:
+            kind._apply(self, fn, recurse)
+            moved(self)
+            return self
+
+        return _with_method(kind, "_apply", apply)
+
+    shared = {kind: following(kind) for kind in dict.fromkeys(map(type, found))}
+    given = [shared[type(each)] for each in found]
+    for each, kind in zip(found, given, strict=True):
+        each.__class__ = kind
+    return lambda: _take_back(found, given)
+
+
 def before_first_call(
     module: nn.Module, prepare: Callable[..., None], *, counts: Callable[[], bool] = lambda: True
 ) -> Undo:

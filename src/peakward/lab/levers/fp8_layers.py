@@ -8,7 +8,7 @@ import copy
 import math
 import re
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from statistics import median
@@ -19,13 +19,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from peakward.kernels.ops.forwards import before_first_call, give_forward
+from peakward.kernels.ops.forwards import before_first_call
+from peakward.kernels.ops.fp8_linear import reference
 from peakward.kernels.ops.fp8_linear.api import SIDE, fp8_linear, fp8_scales
-from peakward.kernels.ops.launchable import FLOATS, autocast_dtype
+from peakward.kernels.ops.fp8_modules.api import (
+    HALVES,
+    Linear,
+    in_fp8,
+    is_named,
+    put_in,
+    unfit,
+)
+from peakward.kernels.ops.launchable import autocast_dtype
 from peakward.kernels.ops.linear_cross_entropy import api as linear_cross_entropy
-from peakward.lab.levers.fp8_layer import drop_scales, in_fp8, keep_scales
 from peakward.lab.rewriting.rewriting import left_as_it_is
 from peakward.levers.axis import Undo
+from peakward.levers.precision import said
 from peakward.records.errors import PeakwardError
 from peakward.records.linear_layers import LinearChoice, LinearTimes
 
@@ -33,7 +42,7 @@ _IMPL = "_compiled_call_impl"
 N_ROUNDS = 3
 """The times of a shape are medians over these turns of bf16 and fp8."""
 OF_LOSS = "is left to the loss, which computes the output layer"
-HALVES = (torch.float16, torch.bfloat16)
+NOT_NAMED = "is none of those that were chosen before"
 LINEAR_LIKE = ("Conv1D",)
 """Names of classes that are linear layers and no nn.Linear: transformers' GPT-2 is made of one."""
 
@@ -71,8 +80,6 @@ class Survey(NamedTuple):
 
 
 Clock = Callable[[Shape, torch.device], Times]
-Linear = Callable[[nn.Linear, Tensor], Tensor]
-"""Computes a layer that keeps delayed scales."""
 _choices: "weakref.WeakKeyDictionary[nn.Module, LinearChoice]" = weakref.WeakKeyDictionary()
 
 
@@ -86,23 +93,12 @@ def survey(module: nn.Module) -> Survey:
             left[name] = f"is a {type(each).__name__}, no nn.Linear"
         if not isinstance(each, nn.Linear):
             continue
-        reason = _unfit(each) or _shared(name, each, holders)
+        reason = unfit(each) or _shared(name, each, holders)
         if reason is None:
             layers[name] = each
         else:
             left[name] = reason
     return Survey(layers, left)
-
-
-def _unfit(layer: nn.Linear) -> str | None:
-    kind = type(layer)
-    if kind.forward is not nn.Linear.forward or "forward" in vars(layer):
-        return f"is a {kind.__name__} with a forward pass of its own"
-    if layer.weight.dtype not in FLOATS or type(layer.weight) not in (nn.Parameter, Tensor):
-        return f"has a weight in {type(layer.weight).__name__} of {str(layer.weight.dtype)[6:]}"
-    if layer.in_features % SIDE or layer.out_features % SIDE:
-        return f"has sides that are no multiples of {SIDE}"
-    return None
 
 
 def _holders(module: nn.Module) -> dict[int, list[str]]:
@@ -145,6 +141,22 @@ def calls(layers: Mapping[str, nn.Linear], forward: Callable[[], object]) -> dic
         for hook in hooks:
             hook.remove()
     return seen
+
+
+@contextmanager
+def _calls_in_order(module: nn.Module) -> Iterator[list[str]]:
+    """The names of linear layers, the unfit ones too, as they are called while it lasts."""
+    order: list[str] = []
+    hooks = [
+        each.register_forward_pre_hook(lambda *_, name=name: order.append(name))
+        for name, each in module.named_modules()
+        if isinstance(each, nn.Linear)
+    ]
+    try:
+        yield order
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextmanager
@@ -249,6 +261,7 @@ def choose(
     *,
     loss: str = "torch",
     clock: Clock | None = timed,
+    names: Sequence[str] | None = None,
     linear: Linear = in_fp8,
 ) -> Undo:
     """Let the module's linear layers that win compute in fp8, in place.
@@ -256,9 +269,10 @@ def choose(
     Args:
         forward: a forward pass of the module as steps run it. Buffers and the states of random numbers are
             put back.
-        loss: the step's; one that computes the output layer keeps the layer that is called last.
+        loss: the step's; one that computes the output layer keeps the linear layer that is called last.
         clock: gives the times of a shape; None: every layer that can be in fp8 is taken, for a check of
             numbers on other sizes than those that are timed.
+        names: the layers that may be taken, as `kernels.fp8_layers` has them. None: all.
         linear: computes a layer.
 
     Returns:
@@ -267,35 +281,24 @@ def choose(
     Raises:
         PeakwardError: no layer can be in fp8, or none wins; the module is as it was.
     """
-    found = survey(module)
-    with left_as_it_is(module):
-        seen = calls(found.layers, forward)
-    left = dict(found.left)
-    left |= {name: "is not called itself" for name in found.layers if name not in seen}
-    for name, each in found.layers.items():
-        if reason := _unfit(each):  # That call was the first of a part with a choice of its own.
-            left[name] = reason
-            seen.pop(name, None)
-    last = next(reversed(seen), None)
-    if last is not None and loss in linear_cross_entropy.IMPLEMENTATIONS:
-        left[last] = OF_LOSS
-        seen.pop(last)
-    for name in [each for each, shapes in seen.items() if not all(map(fits, shapes))]:
-        left[name] = _unfit_calls(seen.pop(name))
+    layers, seen, left = _candidates(module, forward, loss, names)
     place = next(module.parameters()).device
     shapes = dict.fromkeys(shape for each in seen.values() for shape in each)
     with left_as_it_is(module):  # Operands are drawn.
         times = {} if clock is None else {shape: clock(shape, place) for shape in shapes}
     taken = set(seen) if clock is None else winners(seen, times)
-    choice = _told(seen, times, taken, left)
+    choice = LinearChoice(
+        layers=tuple(_times(shape, seen, times, taken) for shape in shapes),
+        left=tuple(_reasons(left)),
+        taken=tuple(_patterns(taken, [name for name, _ in module.named_modules()])),
+    )
     if not taken:
         raise PeakwardError(
             "expected a module with linear layers (nn.Linear) that compute faster in fp8, got "
             f"{type(module).__name__} with none: {'; '.join(said(choice)) or 'it has no nn.Linear'}. Take "
             "bf16-mixed"
         )
-    layers = [found.layers[name] for name in found.layers if name in taken]
-    take_back = _put_in(layers, linear)
+    take_back = put_in([layers[name] for name in layers if name in taken], linear)
     _choices[module] = choice
 
     def undo() -> None:
@@ -305,35 +308,40 @@ def choose(
     return undo
 
 
+def _candidates(
+    module: nn.Module, forward: Callable[[], object], loss: str, names: Sequence[str] | None
+) -> tuple[dict[str, nn.Linear], dict[str, set[Shape]], dict[str, str]]:
+    """The layers by what they are, the shapes of those that can be taken, and the reason for each other one;
+    arguments as of `choose`."""
+    layers, left = survey(module)
+    with left_as_it_is(module), _calls_in_order(module) as order:
+        seen = calls(layers, forward)
+    left |= {name: "is not called itself" for name in layers if name not in seen}
+    for name, each in layers.items():
+        if reason := unfit(each):  # That call was the first of a part with a choice of its own.
+            left[name] = reason
+            seen.pop(name, None)
+    head = next(reversed(order), None)
+    if head in seen and loss in linear_cross_entropy.IMPLEMENTATIONS:
+        left[head] = OF_LOSS
+        seen.pop(head)
+    for name in list(seen):
+        if names is not None and not any(is_named(name, each) for each in names):
+            left[name] = NOT_NAMED
+            seen.pop(name)
+        elif not all(map(fits, seen[name])):
+            left[name] = _unfit_calls(seen.pop(name))
+    return layers, seen, left
+
+
 def choice_in(module: nn.Module | None) -> LinearChoice | None:
     """The choice that is at work in a module; None where nothing is, or not yet."""
     return None if module is None else _choices.get(module)
 
 
-def _put_in(layers: Iterable[nn.Linear], linear: Linear) -> Undo:
-    """Let the layers keep delayed scales, and compute by `linear` where it takes their tokens, of 16 bits."""
-    changed = tuple(layers)
-
-    def made(_kind: type[nn.Module], _own: object) -> Callable[[nn.Linear, Tensor], Tensor]:
-        def forward(self: nn.Linear, input: Tensor) -> Tensor:
-            n_tokens = math.prod(input.shape[:-1])
-            is_narrow = (autocast_dtype(input.device) or input.dtype) in HALVES
-            if n_tokens == 0 or n_tokens % SIDE or not is_narrow:
-                return F.linear(input, self.weight, self.bias)
-            return linear(self, input)
-
-        return forward
-
-    for each in changed:
-        keep_scales(each)
-    take_back = give_forward(changed, made)
-
-    def undo() -> None:
-        take_back()
-        for each in changed:
-            drop_scales(each)
-
-    return undo
+def rounded_by_torch(layer: nn.Linear, x: Tensor) -> Tensor:
+    """A layer's roundings by torch's own operators, each by the tensor's own scale."""
+    return reference.linear(x, layer.weight, layer.bias)
 
 
 def every_layer(module: nn.Module) -> Undo:
@@ -348,7 +356,7 @@ def every_layer(module: nn.Module) -> Undo:
             f"expected a module with linear layers (nn.Linear) that can compute in fp8, got "
             f"{type(module).__name__} with none: {'; '.join(_reasons(found.left)) or 'it has no nn.Linear'}"
         )
-    return _put_in(found.layers.values(), in_fp8)
+    return put_in(found.layers.values(), in_fp8)
 
 
 def choose_at_first_call(
@@ -391,17 +399,14 @@ def _apart(given: Any) -> Any:
     return copy.deepcopy(given, memo)
 
 
-def _told(
-    seen: Mapping[str, set[Shape]],
-    times: Mapping[Shape, Times],
-    taken: set[str],
-    left: Mapping[str, str],
-) -> LinearChoice:
-    shapes = dict.fromkeys(shape for each in seen.values() for shape in each)
-    return LinearChoice(
-        layers=tuple(_times(shape, seen, times, taken) for shape in shapes),
-        left=tuple(_reasons(left)),
-    )
+def _patterns(taken: set[str], names: Sequence[str]) -> Iterator[str]:
+    """Paths with * for the numbers that name the layers that are taken, and no other module."""
+    left = [name for name in names if name in taken]
+    while left:
+        pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", left[0])
+        named = {name for name in names if is_named(name, pattern)}
+        yield pattern if named <= taken else left[0]
+        left = [name for name in left if name not in named] if named <= taken else left[1:]
 
 
 def _times(
@@ -429,19 +434,3 @@ def _reasons(left: Mapping[str, str]) -> Iterable[str]:
         alike[key] = alike.get(key, 0) + 1
     for (name, reason), n in alike.items():
         yield f"{name or 'the module itself'} {reason}" + (f" ({n} layers)" if n > 1 else "")
-
-
-def said(choice: LinearChoice) -> Iterable[str]:
-    """The shapes with their times, then the layers that are left, a sentence each."""
-    for each in choice.layers:
-        what = f"{each.tokens} × {each.inputs} → {each.outputs}" + (
-            " with bias" if each.bias else ""
-        )
-        if each.plain_s is not None and each.fp8_s is not None:
-            what += f" takes {_ms(each.plain_s)} in bf16, {_ms(each.fp8_s)} in fp8"
-        yield what
-    yield from choice.left
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"

@@ -1,6 +1,6 @@
 """Tells what is wrong with a user's module, its batch or its loss before anything is measured."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,9 +9,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from peakward.lab.levers.module_step import ModuleStep
+from peakward.lab.levers.precision import parameter_dtype
 from peakward.lab.models import module_source
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.python_source import raise_as_bad_input
+from peakward.levers.precision import coming_in
 from peakward.records.case import AS_WRITTEN, CompileScope, ModuleCase
 from peakward.records.errors import PeakwardError
 
@@ -19,22 +21,28 @@ N_CALLS = 3
 """The first may make what stays; the others must be alike."""
 
 
-def check(case: ModuleCase) -> CompileScope | None:
-    """Build the module and run it as it is, but not compiled.
+class Comes(NamedTuple):
+    """The state in which a factory's module comes, from which a run starts."""
 
-    Returns:
-        The part that its factory compiled.
+    compiled: CompileScope | None
+    """The part that the factory compiled."""
+    in_bf16: bool
+    """Whether its parameters are in bf16."""
+
+
+def check(case: ModuleCase) -> Comes:
+    """Build the module and run it as it is, but not compiled.
 
     Raises:
         PeakwardError: see `check_given`, and `module_source.build`.
     """
     given = module_source.build(case)
     check_given(case, given)
-    return given.compiled
+    return Comes(given.compiled, given.comes_in_bf16)
 
 
 def check_given(case: ModuleCase, given: GivenModule) -> None:
-    """Run the module as it is, eager and in fp32. It is moved, and gets gradients.
+    """Run the module as it is, eager. It is moved, and gets gradients.
 
     Raises:
         PeakwardError: there is nothing to train, the batch does not fit it, nothing can be gone backward
@@ -44,7 +52,7 @@ def check_given(case: ModuleCase, given: GivenModule) -> None:
         source=case.source,
         fingerprint=case.fingerprint,
         workload=case.workload,
-        configuration=AS_WRITTEN,
+        configuration=coming_in(AS_WRITTEN, in_bf16=given.comes_in_bf16),
         device=case.device,
     )
     if case.workload.pass_ == "train_step" and next(given.module.parameters(), None) is None:
@@ -52,7 +60,7 @@ def check_given(case: ModuleCase, given: GivenModule) -> None:
             f"expected a module with parameters to train, got {case.source} without any: take the "
             "pass forward"
         )
-    step = ModuleStep(plain, given, torch.float32)
+    step = ModuleStep(plain, given, parameter_dtype(plain.configuration.precision))
     seen = []
     try:
         for _ in range(N_CALLS):

@@ -13,7 +13,7 @@ from peakward.lab.data.feed import micro_batches
 from peakward.lab.levers import precision
 from peakward.lab.levers.fp8_layers import every_layer
 from peakward.lab.levers.module_levers import compiled_parts, recompute
-from peakward.lab.levers.module_step import main_tensor, place
+from peakward.lab.levers.module_step import expect_said, main_tensor, place
 from peakward.lab.models import module_source
 from peakward.lab.models.callers_compilation import CallersCompilation
 from peakward.lab.models.data_parallel import inside
@@ -21,6 +21,7 @@ from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.module_capture import capture_module
 from peakward.levers.catalogue import unseen
 from peakward.levers.compile import compiled_before
+from peakward.levers.precision import coming_in
 from peakward.records.case import ModuleCase, ModulePass
 from peakward.records.errors import PeakwardError
 from peakward.records.op_graph import ModuleCapture
@@ -44,14 +45,17 @@ def capture_case(
 def capture_as_it_comes(
     case: ModuleCase, compute_capability: ComputeCapability | None = None
 ) -> tuple[ModuleCase, ModuleCapture]:
-    """The same, of a step that is compiled where the factory compiled its module; the case then says so.
+    """The same, of a step that is compiled where the factory compiled its module, and in bf16 where that came
+    so; the case then says it.
 
     Raises:
         PeakwardError: as `capture_case`.
     """
     expect_seen(case)
     given = _built(case)
-    configuration = compiled_before(case.configuration, given.compiled)
+    configuration = coming_in(
+        compiled_before(case.configuration, given.compiled), in_bf16=given.comes_in_bf16
+    )
     case = msgspec.structs.replace(case, configuration=configuration)
     return case, capture_given(case, given, compute_capability)
 
@@ -81,6 +85,8 @@ def capture_given(
     expect_seen(case)
     work = case.workload
     kind = case.configuration.precision
+    if given.comes_in_bf16:
+        expect_said(case, precision.parameter_dtype(kind))
     place(
         given.module,
         _device(given.module),

@@ -45,7 +45,10 @@ class ModuleStep(ConfiguredStep):
     ) -> None:
         configuration, module = case.configuration, given.module
         self.case, self.model = case, module
-        expect_fp32(module)
+        if given.comes_in_bf16:
+            expect_said(case, dtype)
+        else:
+            expect_fp32(module)
         blocks = repeated_blocks(module)
         if blocks is not None and max_blocks is not None:
             del blocks[max_blocks:]
@@ -58,13 +61,14 @@ class ModuleStep(ConfiguredStep):
         module.train(case.workload.trains)
         if configuration.precision == "fp8":
             # A check of numbers on fewer blocks has other sizes, on which nothing may win.
-            clock = fp8_layers.timed if max_blocks is None else None
+            is_chosen = max_blocks is not None or given.in_fp8 is not None
             with precision.autocast("fp8", case.device), fp8_layers.eagerly(root):
                 fp8_layers.choose(
                     module,
                     lambda: self._tried(batches[0][0]),
                     loss=configuration.loss,
-                    clock=clock,
+                    clock=None if is_chosen else fp8_layers.timed,
+                    names=given.in_fp8,
                 )
         # In the types that steps run in: cuDNN's kernel takes 16-bit ones alone.
         with precision.autocast(configuration.precision, case.device):
@@ -146,6 +150,19 @@ def expect_fp32(module: nn.Module) -> None:
             )
 
 
+def expect_said(case: ModuleCase, dtype: torch.dtype) -> None:
+    """A module whose parameters come in bf16 is stepped in that alone, or in fp64 for an oracle.
+
+    Raises:
+        PeakwardError: the case says another precision.
+    """
+    if dtype != torch.float64 and case.configuration.precision != "bf16":
+        raise PeakwardError(
+            f"expected precision=bf16 of {case.source}, whose parameters come in bf16, got "
+            f"{case.configuration.precision}: say so, or let them be made in fp32, where precision is a lever"
+        )
+
+
 def place(module: nn.Module, device: str, dtype: torch.dtype, *, keeps_buffers: bool) -> None:
     """Move the module, in place, and cast its floats; to 16 bits its parameters alone, if it asks so."""
     if not (keeps_buffers and dtype.itemsize < 4):
@@ -181,7 +198,9 @@ class Calls(Protocol):
 def calls_of(case: ModuleCase, given: GivenModule, dtype: torch.dtype) -> Calls:
     """The calls of the module that was given: on the batch that came with it, or on drawn tokens."""
     if given.vocab_size is None:
-        return GivenBatch(given, dtype)
+        # What comes in bf16 is called on its batch as it comes.
+        is_own = given.comes_in_bf16 and dtype == torch.bfloat16
+        return GivenBatch(given, None if is_own else dtype)
     return DrawnTokens(given, catalogue.function("loss", case.configuration))
 
 
@@ -248,7 +267,7 @@ class DrawnTokens:
 class GivenBatch:
     """The batch that came with the module, every step the same."""
 
-    def __init__(self, given: GivenModule, dtype: torch.dtype) -> None:
+    def __init__(self, given: GivenModule, dtype: torch.dtype | None) -> None:
         self._leaves, self._spec = tree_flatten((given.args, given.kwargs))
         self._dtype, self._loss = dtype, given.loss
         self._places = [i for i, each in enumerate(self._leaves) if isinstance(each, Tensor)]
@@ -262,7 +281,7 @@ class GivenBatch:
         return module, configuration
 
     def batches(self, workload: Workload, device: str) -> list[list[tuple[Tensor, ...]]]:
-        """Its tensors on the device, those of floats in the type of the parameters.
+        """Its tensors on the device, those of floats in the type that is asked for, where one is.
 
         Raises:
             PeakwardError: it is not of the workload's size, which its rates would be reckoned by.
@@ -278,8 +297,8 @@ class GivenBatch:
         return [[held] * workload.accumulate]
 
     def _moved(self, tensor: Tensor, device: str) -> Tensor:
-        dtype = self._dtype if tensor.is_floating_point() else tensor.dtype
-        return tensor.detach().to(device, dtype)
+        is_cast = self._dtype is not None and tensor.is_floating_point()
+        return tensor.detach().to(device, self._dtype if is_cast else tensor.dtype)
 
     def _called(self, module: nn.Module, batch: Batch) -> Any:
         leaves = list(self._leaves)

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from peakward.kernels.ops.fp8_modules.api import in_fp8, keep_scales, scales_of
 from peakward.kernels.ops.fp8_swiglu.api import fp8_swiglu_network
-from peakward.lab.levers.fp8_layer import in_fp8, keep_scales, scales_of
 from peakward.lab.models.decoder import ACTIVATIONS, Decoder, FeedForward
 from peakward.records.case import DeviceType, Precision
 

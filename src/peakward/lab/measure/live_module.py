@@ -67,6 +67,8 @@ def live_case(
     precision = "fp32"
     if device == "cuda" and torch.get_float32_matmul_precision() != "highest":
         precision = "tf32"
+    if given.comes_in_bf16:
+        precision = "bf16"
     return ModuleCase(
         source=f"live:{type(given.module).__name__}",
         fingerprint=_fingerprint(given),

@@ -228,6 +228,8 @@ class Checked(Message, frozen=True, kw_only=True):
     """The reason why the source cannot be found."""
     compiled: CompileScope | None = None
     """The part of the module that its factory compiled."""
+    in_bf16: bool = False
+    """Whether its parameters come in bf16."""
 
 
 class Captured(Message, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from peakward.records.case import Configuration, ModuleCase
+from peakward.records.case import CompileScope, Configuration, ModuleCase
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import NumericsVerdict
 from peakward.records.measurement import Protocol
@@ -32,6 +32,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration that patched files are measured in."""
     files: dict[str, bytes] = {}
     """Absolute paths with the content that they would have. Empty: how the module is made."""
+    in_fp8: tuple[str, ...] | None = None
+    """The linear layers that the patched files put in fp8, as the case then has too."""
     protocol: Protocol = Protocol()
     n_rounds: int = 0
     """How often both are timed in turn; 0: their numbers alone are compared."""
@@ -45,6 +47,10 @@ class Built(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """An expression of `model` that gives its repeated blocks."""
     keeps_buffers: bool
     """Whether its buffers stay in fp32 under 16-bit parameters."""
+    compiled: CompileScope | None
+    """The part that it compiles."""
+    in_bf16: bool
+    """Whether its parameters come in bf16."""
     file: str
     """The absolute path of the file that the factory is written in."""
     name: str
@@ -87,6 +93,7 @@ def compared(
     *,
     protocol: Protocol,
     n_rounds: int,
+    in_fp8: tuple[str, ...] | None = None,
 ) -> Compared:
     """Compares files as they would be with those that are there: their numbers, and their times.
 
@@ -94,12 +101,21 @@ def compared(
         case: of the files as they are, in the best configuration.
         base: what the patched files are measured in.
         n_rounds: how often both are timed in turn.
+        in_fp8: the layers that the files put in fp8, where that is the case's precision.
 
     Raises:
         PeakwardError: the patched files cannot be imported or run.
     """
     content = {str(path): text for path, text in files.items()}
-    found = _answer(Ask(case=case, base=base, files=content, protocol=protocol, n_rounds=n_rounds))
+    ask = Ask(
+        case=case,
+        base=base,
+        files=content,
+        in_fp8=in_fp8,
+        protocol=protocol,
+        n_rounds=n_rounds,
+    )
+    found = _answer(ask)
     assert isinstance(found, Compared)
     return found
 

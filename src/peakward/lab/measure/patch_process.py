@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -30,6 +31,7 @@ from peakward.lab.models.given_module import (
     blocks_of,
     files_of,
     given_as_is,
+    held_in_bf16,
     is_of_working_directory,
     keeps_buffers,
     repeated_blocks,
@@ -61,16 +63,19 @@ def _built(case: ModuleCase) -> Built:
     code = _code(path)
     made = _made(case)
     module = given_as_is(made).module
-    if CallersCompilation(module).scope is not None:
+    compilation = CallersCompilation(module)
+    if compilation.is_around:
         raise PeakwardError(
-            f"expected a factory that leaves compilation out, for a patch, got {path}, whose module comes "
-            "compiled: leave that out and run it again; compilation is a lever here"
+            f"expected a factory that compiles in place, by .compile(), for a patch, got {path}, which "
+            "returns what torch.compile made of its module: lines reach the module alone"
         )
     kind = "module" if made is module else "tuple" if isinstance(made, tuple) else "object"
     return Built(
         made=kind,  # type: ignore[arg-type]
         blocks=blocks_of(module),
         keeps_buffers=keeps_buffers(module),
+        compiled=compilation.scope,
+        in_bf16=held_in_bf16(module),
         file=code[0],
         name=code[1],
         line=code[2],
@@ -111,8 +116,12 @@ def _made(case: ModuleCase) -> object:
 
 def _compared(ask: Ask) -> Compared:
     patched = msgspec.structs.replace(ask.case, configuration=ask.base, fingerprint=PATCHED)
-    subject = of_module(ask.case, module_source.build)
     files = {Path(path): content for path, content in ask.files.items()}
+
+    def build(case: ModuleCase) -> GivenModule:
+        return replace(module_source.build(case), in_fp8=ask.in_fp8)
+
+    subject = of_module(ask.case, build)
 
     def of_either(case: ConfiguredCase, n_trained: int) -> Outputs:
         if case == ask.case:
@@ -131,7 +140,7 @@ def _compared(ask: Ask) -> Compared:
             with _patched(files), _finished(case) as step:
                 yield step
             return
-        with prepared_module(case, module_source.build(case)) as step:
+        with prepared_module(case, build(case)) as step:
             yield step
 
     # There and back, so that what drifts is in both.
@@ -157,7 +166,7 @@ class FinishedStep(ModuleStep):
         blocks = repeated_blocks(module)
         self.n_blocks = 0 if blocks is None else len(blocks)
         self._calls = (
-            GivenBatch(given, torch.float32)
+            GivenBatch(given, None if case.configuration.precision == "bf16" else torch.float32)
             if given.vocab_size is None
             else DrawnTokens(given, implementation(case.configuration.loss))
         )

@@ -129,7 +129,7 @@ def _handle(request: Request, bench: jobs.Bench) -> Answer:
             bench.site.enter(request.case.device)
             bench.tell(Event(stage="building"))
             try:
-                return Checked(compiled=check(request.case))
+                return Checked(**check(request.case)._asdict())
             except SourceError as error:
                 return Checked(missing=str(error))
         case CaptureRequest():

@@ -40,6 +40,14 @@ class GivenModule:
     from a buffer, and 8 bits of mantissa would change them."""
     compiled: CompileScope | None = None
     """The part that a factory compiled, which was taken off the module; None where it compiled nothing."""
+    in_fp8: tuple[str, ...] | None = None
+    """The linear layers that precision fp8 takes, by names as `kernels.fp8_layers` has them; None: those that
+    win when they are timed."""
+
+    @property
+    def comes_in_bf16(self) -> bool:
+        """Whether all its parameters are in bf16, as a patch to that makes them."""
+        return held_in_bf16(self.module)
 
 
 def given(made: object) -> GivenModule:
@@ -94,8 +102,17 @@ def given_as_is(made: object) -> GivenModule:
 
 
 def keeps_buffers(module: nn.Module) -> bool:
-    """Whether the module is one of transformers (`GivenModule.keeps_buffers`)."""
-    return any(kind.__module__.startswith("transformers.") for kind in type(module).__mro__)
+    """Whether the module is one of transformers (`GivenModule.keeps_buffers`), or is cast as it is to be."""
+    of_transformers = any(
+        kind.__module__.startswith("transformers.") for kind in type(module).__mro__
+    )
+    return of_transformers or held_in_bf16(module)
+
+
+def held_in_bf16(module: nn.Module) -> bool:
+    """Whether a module has parameters, and all of floats are in bf16."""
+    types = {each.dtype for each in module.parameters() if each.is_floating_point()}
+    return types == {torch.bfloat16}
 
 
 def parts_of(made: object) -> tuple[object, Any, Any]:

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from peakward.lab.levers import precision as casts
-from peakward.lab.levers.fp8_layer import rounded_by_torch
-from peakward.lab.levers.fp8_layers import choose_at_first_call
+from peakward.lab.levers.fp8_layers import choose_at_first_call, rounded_by_torch
 from peakward.lab.levers.in_place import Applied, Live
 from peakward.lab.levers.whole_step import WholeStep
 from peakward.lab.levers.whole_step import copied as copied_batch

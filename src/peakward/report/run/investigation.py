@@ -8,6 +8,7 @@ import msgspec
 from peakward.records.case import LeverCase
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Trial
+from peakward.records.linear_layers import LinearChoice
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.prediction import Prediction
 from peakward.records.study import Study
@@ -30,6 +31,12 @@ class KnownConfiguration(msgspec.Struct, frozen=True, kw_only=True):
         """The time of a step (`stats.summary.typical_s`); None where the case did not run."""
         found = None if self.measurement is None else typical_s(self.measurement)
         return None if found is None else found.estimate
+
+    @property
+    def linear(self) -> LinearChoice | None:
+        """The layers of a module in fp8; None where its measurement names none."""
+        found = None if self.measurement is None else self.measurement.linear
+        return found if found is not None and found.taken else None
 
 
 class Speedup(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ import shlex
 from peakward.levers.in_code import in_program
 from peakward.levers.loader import AS_GIVEN, chosen
 from peakward.records.case import ModelCase, ModuleCase, StepCase
+from peakward.records.linear_layers import LinearChoice
 from peakward.records.study import Patch, Study
 from peakward.report import findings
 from peakward.report.document import (
@@ -66,15 +67,15 @@ def batches_section(study: Study) -> Section:
 def panel(study: Study, read: RunParts) -> tuple[Panel, ...]:
     """How to have the best: its diff or its lines where the code is the user's, then its command. Nothing
     where no lever was kept."""
-    base, best = read.baseline.case, None if read.best is None else read.best.case
-    if best is None:
+    if read.best is None:
         return ()
+    base, best = read.baseline.case, read.best.case
     blocks: list[Leaf] = []
     if study.patch is not None:
         blocks += _patch_blocks(study.patch)
     elif not isinstance(base, ModelCase) and not isinstance(best, ModelCase):
         blocks += _applied_blocks(best) if isinstance(best, StepCase) else ()
-        blocks += code_blocks(base, best)
+        blocks += code_blocks(base, best, read.best.linear)
         if base.name.startswith("py:") and study.command.startswith("peakward run"):
             blocks += [
                 Paragraph(
@@ -134,10 +135,17 @@ def _patch_blocks(patch: Patch) -> tuple[Leaf, ...]:
     return tuple(blocks)
 
 
-def code_blocks(base: ModuleCase | StepCase, best: ModuleCase | StepCase) -> tuple[Leaf, ...]:
-    """The settings of the best that differ from the base, as code."""
-    trains = not isinstance(best, ModuleCase) or best.workload.trains
-    lines = in_program(best.configuration, base.configuration, best.device, trains=trains)
+def code_blocks(
+    base: ModuleCase | StepCase, best: ModuleCase | StepCase, linear: LinearChoice | None = None
+) -> tuple[Leaf, ...]:
+    """The settings of the best that differ from the base, as code; `linear` are its layers in fp8."""
+    lines = in_program(
+        best.configuration,
+        base.configuration,
+        best.device,
+        trains=not isinstance(best, ModuleCase) or best.workload.trains,
+        linear=linear,
+    )
     blocks: list[Leaf] = []
     if lines.once:
         blocks += [

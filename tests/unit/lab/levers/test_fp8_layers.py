@@ -13,6 +13,7 @@ from torch import nn
 from peakward.kernels.ops.forwards import STATE
 from peakward.kernels.ops.fp8_linear import reference
 from peakward.kernels.ops.fp8_linear.api import fp8_linear
+from peakward.kernels.ops.fp8_modules import api as fp8_modules
 from peakward.lab.levers import fp8_layers
 from peakward.lab.levers.fp8_layers import Shape, Times, calls, choice_in, choose, survey, winners
 from peakward.lab.levers.in_place import Applied, Live
@@ -78,7 +79,7 @@ def taken(model):
     return {
         name
         for name, each in model.named_modules()
-        if type(each).forward.__code__.co_filename == fp8_layers.__file__
+        if type(each).forward.__code__.co_filename == fp8_modules.__file__
     }
 
 
@@ -208,6 +209,18 @@ def test_a_loss_with_the_output_layer_keeps_that(model):
     assert "head" not in taken(model)
     assert "odd" in taken(model)
     assert any(each.startswith("head is left to the loss") for each in choice_in(model).left)
+
+
+def test_a_loss_with_a_tied_output_layer_keeps_no_other(model):
+    model = Model(tied=True)
+    put_in(model, loss="chunked")
+    assert taken(model) == BLOCKS
+
+
+def test_layers_of_other_names_stay(model):
+    put_in(model, clock=None, names=("blocks.*.up", "head"))
+    assert taken(model) == {"blocks.0.up", "blocks.1.up", "head"}
+    assert choice_in(model).taken == ("blocks.*.up", "head")
 
 
 def results(model):

@@ -22,7 +22,7 @@ def test_what_the_factory_compiled_is_told_and_no_part_of_the_check(
     factory, scope, make_module_case
 ):
     compiled = torch._dynamo.utils.counters["frames"]["total"]
-    assert check(make_module_case(f"py:tiny_gpt:{factory}")) == scope
+    assert check(make_module_case(f"py:tiny_gpt:{factory}")).compiled == scope
     assert torch._dynamo.utils.counters["frames"]["total"] == compiled
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from peakward.lab.levers import fp8_layers
+from peakward.lab.levers.module_check import check
 from peakward.lab.levers.module_levers import SdpaCalls
 from peakward.lab.levers.module_step import (
     GivenBatch,
@@ -66,6 +67,22 @@ def test_transformers_computes_its_angles_from_fp32(make_module_case):
     pytest.importorskip("transformers")
     with prepare(make_module_case("hf:llama", precision="bf16")) as step:
         assert {each.dtype for each in step.model.buffers()} == {torch.float32}
+
+
+def test_a_module_that_comes_in_bf16_is_stepped_as_it_comes(make_module_case):
+    with prepare(make_module_case("py:tiny_gpt:in_bf16", precision="bf16")) as step:
+        step.step()
+        assert {each.dtype for each in step.model.parameters()} == {torch.bfloat16}
+        assert step.model.angles.dtype == torch.float32
+    assert check(make_module_case("py:tiny_gpt:in_bf16")) == (None, True)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "fp8"])
+def test_a_module_that_comes_in_bf16_has_no_other_precision(precision, make_module_case):
+    case = make_module_case("py:tiny_gpt:in_bf16", precision=precision)
+    said = "expected precision=bf16 of py:tiny_gpt:in_bf16, whose parameters come in bf16, got"
+    with pytest.raises(PeakwardError, match=said), prepare(case):
+        pass
 
 
 def test_gradients_of_micro_batches_are_averaged(make_module_case):

@@ -30,6 +30,13 @@ def test_a_lever_s_numbers_hold(name, source, make_module_case):
     assert {"loss", "gradients", "parameters"} <= quantities
 
 
+def test_numbers_of_levers_hold_on_a_module_that_comes_in_bf16(make_module_case):
+    base = make_module_case("py:tiny_gpt:in_bf16", precision="bf16")
+    found = verify(base, pull(lever("checkpointing"), base), "exact")
+    assert (found.verdict, found.reason) == ("holds", None)
+    assert all(each.base_error > 2.0**-12 for each in found.errors if each.quantity == "gradients")
+
+
 @pytest.mark.parametrize(
     ("source", "n_layers"),
     [
@@ -44,12 +51,12 @@ def test_in_fp8_numbers_hold_with_every_layer_that_can(
     if source.startswith("hf:"):
         pytest.importorskip("transformers")
     base, computed = make_module_case(source), []
-    put_in = fp8_layers._put_in
+    put_in = fp8_layers.put_in
 
     def counted(layers, linear):
         return put_in(layers, lambda *given: computed.append(1) or linear(*given))
 
-    monkeypatch.setattr(fp8_layers, "_put_in", counted)
+    monkeypatch.setattr(fp8_layers, "put_in", counted)
     found = verify(base, pull(lever("fp8"), base), "approximate")
     assert (found.verdict, found.reason) == ("holds", None)
     errors = {each.quantity: each for each in found.errors}

@@ -5,8 +5,10 @@ import pytest
 import torch
 from torch import nn
 
+from peakward.kernels.ops.forwards import states
 from peakward.records.case import AS_WRITTEN, ModuleCase, Workload
 from peakward.records.finding import Diagnosis
+from peakward.records.linear_layers import LinearChoice
 from peakward.records.study import CallSite, Column, Conclusion, Patch, Table
 from peakward.report.document import Code, Command, Items, TableBlock
 from peakward.report.run import sections
@@ -143,6 +145,16 @@ def test_parts_that_are_found_are_replaced(settings):
 def test_a_models_own_rotation_is_replaced():
     (once,) = codes(rope="fused")
     assert "fuse_rope(model)" in once
+
+
+def test_layers_in_fp8_are_named():
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 10))
+    found = LinearChoice(layers=(), left=("2 has sides that are no multiples of 16",), taken=("1",))
+    blocks = sections.code_blocks(case(), case(precision="fp8"), found)
+    once, each_step = [each.text for each in blocks if isinstance(each, Code)]
+    run(once, model=model)
+    assert [bool(states(each)) for each in model] == [False, True, False]
+    assert each_step.startswith('with torch.autocast("cpu", torch.bfloat16)')
 
 
 @pytest.mark.parametrize("mode", ["every-block", "selective"])
