@@ -134,6 +134,8 @@ def whole(value: int, operand: Operand) -> Read:
 
 def loops(given: Given) -> list[Loop]:
     """The loops of one operator. What is not known here is a call."""
+    if _is_complex(given):
+        return [_call(given)]
     parts = _PARTS.get(given.name)
     if parts is not None:
         return list(parts(given))
@@ -143,11 +145,18 @@ def loops(given: Given) -> list[Loop]:
         return [_reduction(given, each) for each in given.writes]
     if given.name in _POINTWISE and len(given.writes) == 1:
         return [given.over(given.writes[0], _read(given))]
-    return [
-        given.loop(
-            "call", sum(each.n_elements for each in given.made), 1, given.reads, *given.writes
-        )
-    ]
+    return [_call(given)]
+
+
+def _call(given: Given) -> Loop:
+    n = sum(each.n_elements for each in given.made)
+    return given.loop("call", n, 1, given.reads, *given.writes)
+
+
+def _is_complex(given: Given) -> bool:
+    """Inductor writes no code for complex numbers, and calls torch (`unsupported_input_tensor`)."""
+    operands = (*(each.operand for each in given.reads), *given.made)
+    return any(each.dtype.startswith("complex") for each in operands)
 
 
 def _read(given: Given) -> tuple[Read, ...]:

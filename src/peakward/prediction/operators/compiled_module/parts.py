@@ -211,7 +211,10 @@ class _Reader:
         )
 
     def _is_cast_before(self, call: Call, reads: tuple[Read, ...], made: Seen) -> bool:
-        """Whether the pass has cast the same to the same type: then there is one of them (`fx_graph_cse`)."""
+        """Whether the pass has cast the same to the same type: where a graph is cut in two there is one of
+        them (`fx_graph_cse` in torch's partitioner). A graph without a backward pass keeps them all."""
+        if self._capture.pass_ == "forward":
+            return False
         operator = self._operators[call.operator]
         key = (call.part, operator.phase, reads, made.dtype)
         if (
