@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from peakward.hardware.attention_backend import HOPPER, ComputeCapability
 from peakward.lab.models.compiled_parts import PartRecorder
 from peakward.lab.models.cuda_functions import AS_ON_CUDA, AsOnCuda, autocast_for_cuda
-from peakward.lab.models.cuda_products import GroupedInLoops
+from peakward.lab.models.cuda_operators import DispatchedAsOnCuda
 from peakward.lab.models.given_module import expect_plain, repeated_blocks
 from peakward.lab.models.known_values import KnownValues, not_traced
 from peakward.lab.models.lifetimes import LifetimeRecorder
@@ -110,7 +110,7 @@ def capture_module(
             step.line,
         ):
             step.build()
-            with recorder, GroupedInLoops(compute_capability, recorder.keep_wait):
+            with recorder, DispatchedAsOnCuda(compute_capability, recorder.keep_wait):
                 step.run(_unmarked)
                 n_before = recorder.n_module_calls
                 step.run(recorder.mark)

@@ -324,6 +324,15 @@ def _table_gradient(given: Given) -> Iterator[Loop]:
         )
 
 
+def _put(given: Given) -> Iterator[Loop]:
+    """Values go to places of a tensor, or are added there: of it as many bytes move as go there at most."""
+    x, *others = given.reads
+    n = max(each.operand.n_elements for each in others)
+    there = min(x.n_bytes, n * ITEM_BYTES[x.operand.dtype])
+    reads = (*others, x._replace(n_bytes=there))
+    yield given.loop("scatter", n, 1, reads, given.writes[0])
+
+
 _PARTS: dict[str, Parts] = {
     "native_layer_norm": _norm,
     "_fused_rms_norm": _norm,
@@ -337,4 +346,8 @@ _PARTS: dict[str, Parts] = {
     "nll_loss_forward": _loss,
     "native_dropout": _dropout,
     "embedding_dense_backward": _table_gradient,
+    "index_put": _put,
+    "_index_put_impl": _put,
+    "scatter": _put,
+    "scatter_add": _put,
 }

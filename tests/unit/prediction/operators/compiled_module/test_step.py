@@ -236,3 +236,25 @@ def test_a_part_that_is_written_over_leaves_what_made_the_rest(scope):
     eager = totals(captured(masked, "none", "forward_backward").graph)
     found = totals(compiled_step(captured(masked, scope, "forward_backward")).graph)
     assert found[0] == eager[0]
+
+
+class Halves(nn.Module):
+    """Writes one result in two parts, as latent attention its keys."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = (nn.Linear(256, 256, bias=False) for _ in range(2))
+        self.down = nn.Linear(512, 256, bias=False)
+
+    def forward(self, x):
+        both = x.new_empty(64, 512)
+        both[:, :256], both[:, 256:] = self.left(x), self.right(x)
+        return self.down(both)
+
+
+def test_what_is_written_by_parts_is_one_kernel_s_whole_result():
+    blocks = nn.Sequential(Halves(), Halves())
+    found = capture_module(blocks, (torch.zeros(64, 256),), compiled=list(blocks))
+    (kernel,) = [x for x in compiled_step(found).graph.operators if x.fused]
+    assert (kernel.bytes_written, kernel.bytes_read) == (64 * 512 * 4, 2 * 64 * 256 * 4)
+    assert kernel.count == len(blocks)

@@ -1,4 +1,4 @@
-"""Grouped products where CUDA has no kernel for them."""
+"""Operators that CUDA dispatches in the place of others."""
 
 import pytest
 import torch
@@ -122,3 +122,45 @@ def test_compiled_code_has_every_expert_s_product():
     }
     assert flops == eager
     assert sum(x.count for x in step.graph.operators if x.name == READ_BY_HOST) == 2 + 4 - 1
+
+
+class Rows(nn.Module):
+    """Rows of a result in another order, some twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, 8)
+
+    def forward(self, x, order):
+        return self.linear(x)[order].exp()
+
+
+def test_the_gradient_of_indexing_is_added_in_place_as_where_no_mode_watches():
+    module, x = Rows(), torch.randn(N_TOKENS, WIDTH)
+    order = torch.arange(2 * N_TOKENS) // 2
+    with torch.profiler.profile() as seen:
+        module(x, order).sum().backward()
+    ran = {each.key for each in seen.key_averages()}
+    assert "aten::_index_put_impl_" in ran
+    assert "aten::index_put" not in ran
+    found = capture_module(module, (x, order), pass_="forward_backward", loss=lambda y: y.sum())
+    (put,) = [each for each in found.graph.operators if "index_put" in each.name]
+    assert put.name == "aten._index_put_impl_"
+    n_bytes = N_TOKENS * 8 * 4
+    assert (put.bytes_read, put.bytes_written) == (
+        n_bytes + 2 * N_TOKENS * 8 + 2 * n_bytes,
+        n_bytes,
+    )
+
+
+def test_in_compiled_code_it_is_a_kernel_of_inductors():
+    module = Rows()
+    found = capture_module(
+        module,
+        (torch.randn(N_TOKENS, WIDTH), torch.arange(2 * N_TOKENS) // 2),
+        pass_="forward_backward",
+        loss=lambda y: y.sum(),
+        compiled=[module],
+    )
+    fused = [x for x in compiled_step(found).graph.operators if "aten._index_put_impl" in x.fused]
+    assert [(x.name, x.phase) for x in fused] == [("inductor.pointwise", "backward")]
