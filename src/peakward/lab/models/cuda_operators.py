@@ -1,9 +1,9 @@
 """Replaces operators of tensors without values by those that a step on CUDA dispatches.
 
-Grouped products: torch's `grouped_mm` is one kernel in bf16 on compute capability 9 and 10. Elsewhere it is a
-loop over the groups (`_grouped_mm_fallback` in ATen/native/GroupedMMUtils.h, torch 2.13), before which the host
-waits to know where each group ends. Autocast does not know it, so a mixture of experts with fp32 parameters
-multiplies in fp32.
+Grouped products: torch's `grouped_mm` is one kernel in bf16 on compute capability 9 and 10. Elsewhere it is
+a loop over the groups (`_grouped_mm_fallback` in ATen/native/GroupedMMUtils.h, torch 2.13), before which the
+host waits to know where each group ends. Autocast does not know it, so a mixture of experts with fp32
+parameters multiplies in fp32.
 
 The gradient of indexing: it adds to zeros in place, but where a mode watches, autograd adds to a copy of them
 (`index_backward` in FunctionsManual.cpp).

@@ -342,8 +342,8 @@ def test_rows_are_moved_element_by_element(name):
 
 
 def test_the_gradient_of_indexing_sorts_its_places_and_adds_rows():
-    """Fifteen launches make the places and sort them with their order, each of which reads and writes 16 bytes
-    of a place."""
+    """Fifteen launches make the places and sort them with their order; each reads and writes 16 bytes of a
+    place."""
     rows = tensor(10_000, 4096, dtype="bfloat16")
     found, n_launches = routing_seconds("_index_put_impl_", [rows, visits(10_000), rows], [rows])
     assert n_launches == 16.0

@@ -229,7 +229,7 @@ class _Reader:
         return Operand(shape=(whole // ITEM_BYTES[written.dtype],), dtype=written.dtype)
 
     def _beside(self, written: Seen) -> list[Seen]:
-        """What lies beside a part that is written; nothing where nobody has written there."""
+        """Returns what lies beside a part that is written; nothing where nobody has written there."""
         rest = self._bytes(written.memory) - written.n_bytes
         if rest <= 0 or written.memory not in self._values:
             return []
