@@ -9,7 +9,7 @@ The gradient of indexing: it adds to zeros in place, but where a mode watches, a
 (`index_backward` in FunctionsManual.cpp).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -33,15 +33,11 @@ class DispatchedAsOnCuda(TorchDispatchMode):
 
     Args:
         compute_capability: The GPU's.
-        on_read: Is given the ends of the groups, for which the host waits.
     """
 
-    def __init__(
-        self, compute_capability: ComputeCapability, on_read: Callable[[Tensor], None]
-    ) -> None:
+    def __init__(self, compute_capability: ComputeCapability) -> None:
         super().__init__()
         self._has_kernel = compute_capability[0] in CAPABILITIES
-        self._on_read = on_read
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
@@ -49,17 +45,11 @@ class DispatchedAsOnCuda(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is _GROUPED and not (self._has_kernel and args[0].dtype == torch.bfloat16):
             a, b, ends = (*args, kwargs.get("offs"))[:3]
-            return self._grouped(a, b, ends)
+            return _aten.bmm.default(a, b) if ends is None else _looped(a, b, ends)
         if func is _PUT and _differentiates_indexing():
             zeros, indices, gradient = args[:3]
             return _aten._index_put_impl_.default(zeros, indices, gradient, True, True)
         return func(*args, **kwargs)
-
-    def _grouped(self, a: Tensor, b: Tensor, ends: Tensor | None) -> Tensor:
-        if ends is None:
-            return _aten.bmm.default(a, b)
-        self._on_read(ends)
-        return _looped(a, b, ends.shape[0])
 
 
 def _differentiates_indexing() -> bool:
@@ -67,9 +57,11 @@ def _differentiates_indexing() -> bool:
     return node is not None and node.name().startswith("IndexBackward")
 
 
-def _looped(a: Tensor, b: Tensor, n_groups: int) -> Tensor:
-    """Groups are cut from the rows of a, from the columns of b, or from what both are summed over."""
-    multiply = _aten.mm.out
+def _looped(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+    """Groups are cut from the rows of a, from the columns of b, or from what both are summed over. The ends
+    are copied to the host first."""
+    _aten._to_copy.default(ends)
+    n_groups, multiply = ends.shape[0], _aten.mm.out
     if b.dim() == 3:
         result = a.new_empty(a.shape[0], b.shape[2])
         for i, begin, end in _dealt(a.shape[0], n_groups):

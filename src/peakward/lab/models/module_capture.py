@@ -110,7 +110,7 @@ def capture_module(
             step.line,
         ):
             step.build()
-            with recorder, DispatchedAsOnCuda(compute_capability, recorder.keep_wait):
+            with recorder, DispatchedAsOnCuda(compute_capability):
                 step.run(_unmarked)
                 n_before = recorder.n_module_calls
                 step.run(recorder.mark)

@@ -78,7 +78,7 @@ class OpRecorder(TorchDispatchMode):
         return OpGraph.of(self._seen)
 
     def keep_wait(self, read: Tensor) -> None:
-        """Keeps that the host reads this tensor of few elements, for which it waits."""
+        """Keeps that the host reads this tensor of one element, for which it waits."""
         if self._phase is None:
             return
         operator = Operator(
@@ -88,7 +88,7 @@ class OpRecorder(TorchDispatchMode):
             inputs=operands((read,)),
             outputs=(),
             flops=0,
-            bytes_read=read.nbytes,
+            bytes_read=read.element_size(),
             bytes_written=0,
         )
         self._add(operator, [read], [])

@@ -136,6 +136,9 @@ def loops(given: Given) -> list[Loop]:
     """The loops of one operator. What is not known here is a call."""
     if _is_complex(given):
         return [_call(given)]
+    if given.name == "_to_copy" and given.reads[0].operand == given.made[0]:
+        # To the host, for which an operator within waits, as a loop over groups of rows.
+        return [given.loop("call", 0, 1, given.reads)]
     parts = _PARTS.get(given.name)
     if parts is not None:
         return list(parts(given))

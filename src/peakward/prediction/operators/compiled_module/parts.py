@@ -195,7 +195,8 @@ class _Reader:
             )
             for each in given
         )
-        if operator.name == "aten._to_copy" and self._is_cast_before(call, reads, written[0]):
+        casts = operator.name == "aten._to_copy" and operator.inputs != operator.outputs
+        if casts and self._is_cast_before(call, reads, written[0]):
             return
         writes = []
         for each in written:
