@@ -180,7 +180,7 @@ def test_heads_that_are_broadcast_are_written_out(enable_gqa, n_kernels):
 
 @pytest.mark.parametrize(("capability", "kernel"), [(HOPPER, "cudnn"), (AMPERE, "efficient")])
 def test_values_may_be_narrower_than_keys(capability, kernel):
-    """As in latent attention. Flash takes no such values, so that the GPU without cuDNN first runs another."""
+    """As in latent attention. Flash takes no such values, so the GPU that prefers flash runs another."""
 
     class Latent(nn.Module):
         def __init__(self):
