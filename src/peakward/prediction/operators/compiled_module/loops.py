@@ -14,7 +14,7 @@ from peakward.records.op_graph import ITEM_BYTES, Operand, Operator
 
 Kind = Literal["pointwise", "inner", "outer", "scatter", "call"]
 """Over elements; with a reduction along the rows, or across them; adding to places that a value names; by
-torch, in a kernel of its own."""
+torch, in a kernel of its own. A scatter reads what it adds to last."""
 UNROLLED = 8
 """Sums of fewer terms are written out in a loop over elements (`config.unroll_reductions_threshold`)."""
 
