@@ -4,9 +4,9 @@ first in torch's order that takes the inputs.
 After torch's `sdp_utils.cpp`. Captures on an NVIDIA H200 (compute capability 9.0, torch 2.11.0 for
 CUDA 13.0) hold the choice by type, mask, shared heads, and head_dim of 6, of 40 to 128 and of 256.
 The rest is read from that source and held by nothing: what lies between 128 and 256, where a torch
-after 2.11 trains on cuDNN no more, and every other compute capability. cuDNN is first on 9.x and
-10.x alone, and only where it is newer than 9.15, which torch for CUDA 12 does not bring; elsewhere
-flash is.
+after 2.11 trains on cuDNN no more, values of another head_dim, and every other compute capability.
+cuDNN is first on 9.x and 10.x alone, and only where it is newer than 9.15, which torch for CUDA 12
+does not bring; elsewhere flash is.
 """
 
 from collections.abc import Collection
@@ -20,6 +20,8 @@ HOPPER: ComputeCapability = (9, 0)
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 _FLOAT = "float32"
 _SIXTEEN_BIT = ("bfloat16", "float16")
+_LATENT = (192, 128)
+"""DeepSeek-V3's keys and values, which cuDNN has a kernel for since 9.11."""
 
 
 class Inputs(NamedTuple):
@@ -34,6 +36,8 @@ class Inputs(NamedTuple):
     differentiated: bool
     n_keys: int
     compute_capability: ComputeCapability
+    value_dim: int | None = None
+    """The head_dim of values, where it is not that of queries and keys, as with latent attention."""
     broadcast: bool = False
     """Batches or heads of keys and values are fewer without `enable_gqa`: of torch's kernels only math
     broadcasts them (`check_batch_size_and_num_heads_dense`), as for Falcon's one head of keys."""
@@ -85,14 +89,17 @@ def _obstacle(backend: Backend, given: Inputs) -> str | None:
 
 
 def _cudnn(given: Inputs) -> str | None:
+    sizes = (given.head_dim, _value_dim(given))
     widest = 256 if given.compute_capability == HOPPER else 128
     if given.dtype not in _SIXTEEN_BIT:
         return f"{given.dtype}, not a type of 16 bits"
-    if given.head_dim % 8:
-        return f"head_dim {given.head_dim}, not a multiple of 8"
+    if odd := next((each for each in sizes if each % 8), None):
+        return f"head_dim {odd}, not a multiple of 8"
     if given.n_keys == 1:
         return "one key"
-    return f"head_dim {given.head_dim}, above {widest}" if given.head_dim > widest else None
+    if sizes == _LATENT and given.compute_capability[0] in (9, 10):
+        return None
+    return f"head_dim {max(sizes)}, above {widest}" if max(sizes) > widest else None
 
 
 def _flash(given: Inputs) -> str | None:
@@ -101,6 +108,8 @@ def _flash(given: Inputs) -> str | None:
         return f"{given.dtype}, not a type of 16 bits"
     if given.masked:
         return "a window or ALiBi's bias, not a causal mask"
+    if _value_dim(given) != given.head_dim:
+        return f"values of head_dim {given.value_dim} beside keys of {given.head_dim}"
     if given.differentiated and small and 192 < given.head_dim <= 224:
         return f"head_dim {given.head_dim} to train with, of 193 to 224, on this GPU"
     return f"head_dim {given.head_dim}, above 256" if given.head_dim > 256 else None
@@ -115,6 +124,10 @@ def _efficient(given: Inputs) -> str | None:
     if given.head_dim % multiple:
         return f"head_dim {given.head_dim}, not a multiple of {multiple} in {given.dtype}"
     return None
+
+
+def _value_dim(given: Inputs) -> int:
+    return given.head_dim if given.value_dim is None else given.value_dim
 
 
 def _math(_given: Inputs) -> None:

@@ -18,6 +18,9 @@ from peakward.records.memory import MemoryPhase
 
 K = TypeVar("K", bound=Hashable)
 ITEM_BYTES = {
+    "complex128": 16,
+    "complex64": 8,
+    "complex32": 4,
     "float64": 8,
     "float32": 4,
     "bfloat16": 2,
@@ -26,7 +29,10 @@ ITEM_BYTES = {
     "float8_e5m2": 1,
     "uint64": 8,
     "int64": 8,
+    "uint32": 4,
     "int32": 4,
+    "uint16": 2,
+    "int16": 2,
     "int8": 1,
     "uint8": 1,
     "bool": 1,

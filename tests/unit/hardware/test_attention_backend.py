@@ -45,6 +45,12 @@ AMPERE, ADA, BLACKWELL = (8, 0), (8, 9), (10, 0)
         ({"compute_capability": ADA, "head_dim": 256}, "flash"),
         ({"compute_capability": BLACKWELL}, "cudnn"),
         ({"compute_capability": BLACKWELL, "head_dim": 136}, "flash"),
+        ({"head_dim": 192, "value_dim": 128}, "cudnn"),
+        ({"head_dim": 96, "value_dim": 64}, "cudnn"),
+        ({"head_dim": 192, "value_dim": 128, "compute_capability": AMPERE}, "efficient"),
+        ({"head_dim": 192, "value_dim": 128, "compute_capability": BLACKWELL}, "cudnn"),
+        ({"head_dim": 192, "value_dim": 64, "compute_capability": BLACKWELL}, "efficient"),
+        ({"head_dim": 64, "value_dim": 68, "grouped": True}, "math"),
     ],
 )
 def test_sdpa_takes_the_first_that_serves(changes, chosen):
@@ -58,6 +64,8 @@ def test_sdpa_takes_the_first_that_serves(changes, chosen):
         ("cudnn", {"head_dim": 12}, "head_dim 12, not a multiple of 8"),
         ("cudnn", {"head_dim": 264}, "head_dim 264, above 256"),
         ("flash", {"dtype": "float32"}, "float32"),
+        ("cudnn", {"value_dim": 12}, "head_dim 12, not a multiple of 8"),
+        ("flash", {"value_dim": 32}, "values of head_dim 32 beside keys of 64"),
         ("flash", {"masked": True}, "a window or ALiBi"),
         ("flash", {"head_dim": 264}, "head_dim 264, above 256"),
         ("efficient", {"grouped": True}, "heads that share"),

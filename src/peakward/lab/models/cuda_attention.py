@@ -75,12 +75,13 @@ def _backend(call: Call, on: ComputeCapability) -> Backend:
         return "math"
     given = Inputs(
         dtype=str(query.dtype).removeprefix("torch."),
-        head_dim=max(query.shape[-1], value.shape[-1]),
+        head_dim=query.shape[-1],
         masked=call.attn_mask is not None or (call.is_causal and query.shape[-2] != key.shape[-2]),
         grouped=call.enable_gqa and query.shape[-3] != key.shape[-3],
         differentiated=call.differentiated,
         n_keys=key.shape[-2],
         compute_capability=on,
+        value_dim=value.shape[-1],
         broadcast=any(
             each.shape[:-3] != query.shape[:-3]
             or (each.shape[-3] != query.shape[-3] and not call.enable_gqa)

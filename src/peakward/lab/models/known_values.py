@@ -45,6 +45,9 @@ class KnownValues(TorchDispatchMode):
         super().__init__()
         self._on_read = on_read
         self._values = WeakIdKeyDictionary()
+        self._met = WeakIdKeyDictionary()
+        """Tensors of the code's own that are no stand-ins: constants, and lists of indices, which it makes
+        tensors of. What a stand-in was written into is not known any more."""
         self._described = WeakIdKeyDictionary()
         """The stand-ins of tensors on the meta device that were not given as inputs."""
         self._drawn = WeakIdKeyDictionary()
@@ -73,6 +76,7 @@ class KnownValues(TorchDispatchMode):
         # What the module or its loss holds on the meta device lies beside the stand-ins, on the CPU.
         args, kwargs = tree_map_only(Tensor, self._beside, (args, kwargs or {}))
         given = tensors((args, kwargs))
+        self._meet(given)
         known = [each for each in given if each in self._values]
         if func is _READ and given[0] in self._decided:
             self.draws_decide = True
@@ -92,6 +96,15 @@ class KnownValues(TorchDispatchMode):
         elif func in _COMPARISONS and args[0] in self._drawn:
             self._decide(func, args[1], result)
         return result
+
+    def _meet(self, given: list[Tensor]) -> None:
+        """Takes the values of tensors that the code brings along."""
+        for each in given:
+            if isinstance(each, FakeTensor) or each in self._met or not _is_small(each):
+                continue
+            self._met[each] = None
+            with no_dispatch():
+                self._values[each] = each.detach().cpu().clone()
 
     def _decide(self, comparison: OpOverload, other: Any, result: Tensor) -> None:
         with no_dispatch():

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from peakward.hardware.attention_backend import HOPPER, ComputeCapability
 from peakward.lab.models.compiled_parts import PartRecorder
 from peakward.lab.models.cuda_functions import AS_ON_CUDA, AsOnCuda, autocast_for_cuda
+from peakward.lab.models.cuda_operators import DispatchedAsOnCuda
 from peakward.lab.models.given_module import expect_plain, repeated_blocks
 from peakward.lab.models.known_values import KnownValues, not_traced
 from peakward.lab.models.lifetimes import LifetimeRecorder
@@ -96,7 +97,7 @@ def capture_module(
     blocks = set(repeated_blocks(module) or ())
     told = [each for each in compiled if each not in blocks]
     parts = PartRecorder(compiled, line, told=told)
-    recorder = OpRecorder(module, name=_path, parts=parts)
+    recorder = OpRecorder(module, name=_path, parts=parts, check=_expect_counted)
     step = _Step(asked, KnownValues(recorder.keep_wait), line)
     try:
         with (
@@ -109,7 +110,7 @@ def capture_module(
             step.line,
         ):
             step.build()
-            with recorder:
+            with recorder, DispatchedAsOnCuda(compute_capability):
                 step.run(_unmarked)
                 n_before = recorder.n_module_calls
                 step.run(recorder.mark)
@@ -123,7 +124,8 @@ def capture_module(
             "where layers are dropped: compile its blocks, or measure it with `pw.measure_step`"
         )
     graph = OpGraph.of(map(_as_on_cuda, recorder.graph().operators))
-    _check_operators(graph)
+    if not graph.operators:
+        raise PeakwardError("expected a module that computes something, got one without operators")
     found = parts.found(graph, _as_on_cuda) if compiled else None
     return ModuleCapture(
         name=type(module).__name__,
@@ -173,16 +175,13 @@ def _expect_eager(module: nn.Module) -> None:
     expect_plain(module)
 
 
-def _check_operators(graph: OpGraph) -> None:
-    if not graph.operators:
-        raise PeakwardError("expected a module that computes something, got one without operators")
-    for each in graph.operators:
-        if is_uncounted(each.name):
-            where = each.module or "the module itself"
-            raise PeakwardError(
-                f"expected operators whose arithmetic is known here, got {each.name} in {where}: "
-                "measure the module with `pw.measure_step`"
-            )
+def _expect_counted(operator: str, module: str | None) -> None:
+    """Refuses at the first such operator: a scan over positions may run for minutes."""
+    if is_uncounted(operator):
+        raise PeakwardError(
+            f"expected operators whose arithmetic is known here, got {operator} in "
+            f"{module or 'the module itself'}: measure the module with `pw.measure_step`"
+        )
 
 
 def _refusal(error: Exception, last_module: str | None) -> PeakwardError:

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from peakward.lab.models.compiled_parts import PartRecorder
 from peakward.lab.models.operator_work import (
     ALLOCATIONS,
+    apart_from_out,
     bytes_read,
     flops,
     fresh,
@@ -31,6 +32,7 @@ from peakward.records.measurement import Phase
 from peakward.records.op_graph import READ_BY_HOST, Operator, OpGraph
 
 Name = Callable[[str], str]
+Check = Callable[[str, str | None], None]
 
 
 class OpRecorder(TorchDispatchMode):
@@ -46,10 +48,19 @@ class OpRecorder(TorchDispatchMode):
         model: The model with the modules.
         name: Turns a module's path in the model into the reported name.
         parts: Is told of each operator; of none by default.
+        check: Is given each operator's name and module before it runs, also before the first mark.
     """
 
-    def __init__(self, model: nn.Module, *, name: Name, parts: PartRecorder | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        name: Name,
+        parts: PartRecorder | None = None,
+        check: Check | None = None,
+    ) -> None:
         super().__init__()
+        self._check = check
         self._parts = PartRecorder() if parts is None else parts
         self._paths = ModulePaths(model, name, self._parts)
         self._phase: Phase | None = None
@@ -106,6 +117,8 @@ class OpRecorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         self.last_module = self._paths.current()
+        if self._check is not None:
+            self._check(str(func.overloadpacket), self.last_module)
         result = func(*args, **kwargs)
         if self._phase is not None:
             self._keep(self._phase, func, args, kwargs, result)
@@ -113,10 +126,11 @@ class OpRecorder(TorchDispatchMode):
 
     def _keep(self, phase: Phase, func: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
         name = str(func.overloadpacket)
-        given = tensors((args, kwargs))
         changed = written_arguments(func, args, kwargs)
+        kwargs, out = apart_from_out(func, kwargs)
+        given = tensors((args, kwargs))
         results = result if isinstance(result, tuple) else (result,)
-        new = fresh(results, given)
+        new = fresh(results, [*given, *tensors(changed)])
         if name in ALLOCATIONS or not (changed or new):
             return
         operator = Operator(
@@ -128,11 +142,13 @@ class OpRecorder(TorchDispatchMode):
             flops=flops(name, given),
             bytes_read=bytes_read(name, given),
             bytes_written=stored_bytes(tensors((changed, new))),
-            scattered=scattered((*given, *tensors(new))),
+            scattered=scattered((*given, *out, *tensors(new))),
             causal=is_causal(func, args, kwargs),
             drops=drops(func, args, kwargs),
         )
-        self._add(operator, given, tensors((changed, new)))
+        # What lies beside a part that is written stays, so it is an operand too.
+        kept = [x for x in out if stored_bytes([x]) < x.untyped_storage().nbytes()]
+        self._add(operator, [*kept, *given], tensors((changed, new)))
 
 
 def scattered(operands: Iterable[Tensor]) -> bool:

@@ -10,7 +10,7 @@ but not which ones it never reads. The few operators that do not read all argume
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -188,6 +188,15 @@ def written_arguments(operator: OpOverload, args: Any, kwargs: Any) -> list[obje
         if each.alias_info is not None and each.alias_info.is_write
         if each.name in given and each.name not in left
     ]
+
+
+def apart_from_out(
+    operator: OpOverload, kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Tensor]]:
+    """The named arguments without those of `out=`, which the operator writes and does not read; and these."""
+    out = {each.name for each in operator._schema.arguments if each.is_out}
+    read = {name: value for name, value in kwargs.items() if name not in out}
+    return read, tensors([kwargs[name] for name in kwargs if name in out])
 
 
 def fresh(results: Iterable[object], given: Iterable[Tensor]) -> list[object]:

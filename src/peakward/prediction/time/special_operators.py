@@ -274,6 +274,8 @@ SHORT_SORT_LAUNCHES = 3.0
 RADIX_LAUNCHES = 12.0
 """CUB's, 8 bits of an int64 in each of 8 passes, with the numbering, a histogram, its sums and a
 fill. Each pass reads and writes keys and indices."""
+PLACES_LAUNCHES = 3.0
+"""Launches that make one number of the indices of a place: a remainder, a product, and a quotient."""
 TOPK_LAUNCHES = 2.0
 """Launches to choose from a row, and then to bring the choice in order."""
 BY_ROWS = ("index_select", "index_add", "scatter")
@@ -285,6 +287,8 @@ def routing(name: str, operator: Operator, on: DeviceModel) -> tuple[float, floa
     launch_s, moved = on.traffic.launch_s, operator.bytes_read + operator.bytes_written
     if name == "sort":
         return _sort(operator, on)
+    if name == "_index_put_impl_":
+        return _added_at(operator, on)
     if name == "topk":
         return (TOPK_LAUNCHES - 1) * launch_s + on.traffic.time_s(moved), TOPK_LAUNCHES
     if name not in BY_ROWS:
@@ -292,6 +296,15 @@ def routing(name: str, operator: Operator, on: DeviceModel) -> tuple[float, floa
     elements = math.prod(operator.outputs[0].shape)
     elements_s = launch_s + elements / (on.n_sms * kernels.ELEMENTS_PER_SM_S)
     return max(kernels.SCATTERED * on.traffic.time_s(moved), elements_s), 1.0
+
+
+def _added_at(operator: Operator, on: DeviceModel) -> tuple[float, float]:
+    """The gradient of indexing adds rows that have one place in the order of their places, which are sorted
+    first (`index_put_with_sort_kernel`)."""
+    n_launches = RADIX_LAUNCHES + PLACES_LAUNCHES + 1
+    moved = operator.bytes_read + operator.bytes_written
+    places_s = (n_launches - 1) * on.traffic.time_s(4 * operator.inputs[1].n_bytes)
+    return places_s + kernels.SCATTERED * on.traffic.time_s(moved), n_launches
 
 
 def _sort(operator: Operator, on: DeviceModel) -> tuple[float, float]:

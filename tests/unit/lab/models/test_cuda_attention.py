@@ -176,3 +176,23 @@ def test_heads_that_are_broadcast_are_written_out(enable_gqa, n_kernels):
     names = [each.name for each in found.graph.operators]
     assert sum("attention" in each for each in names) == n_kernels
     assert any("softmax" in each for each in names) is not enable_gqa
+
+
+@pytest.mark.parametrize(("capability", "kernel"), [(HOPPER, "cudnn"), (AMPERE, "efficient")])
+def test_values_may_be_narrower_than_keys(capability, kernel):
+    """As in latent attention. Flash takes no such values, so the GPU that prefers flash runs another."""
+
+    class Latent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.to_values = nn.Linear(8, 16, bias=False)
+
+        def forward(self, x):
+            k = torch.cat([x, x, x], -1)
+            return F.scaled_dot_product_attention(k, k, self.to_values(x), is_causal=True)
+
+    found = captured(Latent(), torch.bfloat16, compute_capability=capability)
+    name = f"aten._scaled_dot_product_{kernel}_attention"
+    (forward,) = [each for each in found.graph.operators if each.name == name]
+    assert forward.outputs[0].shape == (2, 4, 16, 16)
+    assert forward.flops == 2 * 2 * 4 * 16 * 16 * (24 + 16)

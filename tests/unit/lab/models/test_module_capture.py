@@ -199,6 +199,39 @@ def test_integers_that_are_given_decide_what_runs_and_the_host_waits_for_them():
     assert [each.count for each in found.graph.operators if each.name == READ_BY_HOST] == [1]
 
 
+def test_constants_of_the_code_are_known():
+    """Here the places to look at, from which a tensor is made, and the sign that the module holds."""
+
+    class Ends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.padding = torch.tensor([7, 9])
+
+        def forward(self, x, ids):
+            padded = self.padding[0] in ids[:, [-1, 0]]
+            return x.exp() if padded else x.sin()
+
+    x, ids = torch.empty(2, 8, device="meta"), torch.arange(8).repeat(2, 1)
+    found = capture_module(Ends(), (x, ids))
+    names = {each.name for each in found.graph.operators}
+    assert {"aten.exp", READ_BY_HOST} < names
+    assert "aten.sin" not in names
+
+
+def test_a_constant_that_something_unknown_was_written_into_is_unknown():
+    class Held(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.kept = torch.tensor([7, 9])
+
+        def forward(self, x):
+            self.kept[0] = x.argmax()
+            return x[: int(self.kept[0])]
+
+    with pytest.raises(PeakwardError, match="operators do not depend on values"):
+        capture_module(Held(), (torch.empty(8, device="meta"),))
+
+
 def test_integers_without_values_are_asked_for():
     x = torch.empty(2, 16, 8, device="meta")
     with pytest.raises(PeakwardError, match="give inputs that have values"):
@@ -366,6 +399,25 @@ def test_what_cannot_be_captured_is_refused_in_a_line(module, x, settings, line)
     with pytest.raises(PeakwardError, match=line) as refused:
         capture_module(module, (x,), **settings)
     assert "\n" not in str(refused.value)
+
+
+def test_what_cannot_be_counted_is_refused_at_once():
+    """A scan over a thousand positions would take minutes to say so."""
+    ran = []
+
+    class Scan(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix = nn.Conv1d(4, 4, 3, padding=1, groups=4)
+
+        def forward(self, x):
+            x = self.mix(x)
+            ran.append(x)
+            return x
+
+    with pytest.raises(PeakwardError, match=r"aten\.convolution in mix"):
+        capture_module(Scan(), (torch.randn(1, 4, 8),))
+    assert not ran
 
 
 def test_token_ids_are_tokens_and_other_inputs_are_not():

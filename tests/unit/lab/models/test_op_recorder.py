@@ -46,6 +46,7 @@ INDEX = torch.tensor([[1, 1, 3]])
         (lambda: X.to(torch.bfloat16), [("aten._to_copy", 96, 48)]),
         (lambda: torch.cat([X, X[:1]]), [("aten.cat", 120, 120)]),
         (lambda: torch.embedding(X, INDEX), [("aten.embedding", 24 + 3 * 24, 72)]),
+        (lambda: torch.add(X, X, out=torch.empty(8, 6)[:4]), [("aten.add", 96, 96)]),
         (lambda: torch._foreach_add_([X.clone(), X.clone()], 1.0)[0], None),
     ],
 )

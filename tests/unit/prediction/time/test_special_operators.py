@@ -341,5 +341,16 @@ def test_rows_are_moved_element_by_element(name):
     )
 
 
+def test_the_gradient_of_indexing_sorts_its_places_and_adds_rows():
+    """Fifteen launches make the places and sort them with their order; each reads and writes 16 bytes of a
+    place."""
+    rows = tensor(10_000, 4096, dtype="bfloat16")
+    found, n_launches = routing_seconds("_index_put_impl_", [rows, visits(10_000), rows], [rows])
+    assert n_launches == 16.0
+    places_s = 15 * (LAUNCH_S + 4 * 80_000 / 1e12)
+    rows_s = 1.65 * (LAUNCH_S + (6 * 10_000 * 4096 + 80_000) / 1e12)
+    assert found == pytest.approx(places_s + rows_s)
+
+
 def test_all_else_is_no_routing():
     assert routing_seconds("mul", [tensor(4)], [tensor(4)]) is None

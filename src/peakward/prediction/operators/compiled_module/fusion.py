@@ -117,12 +117,18 @@ def _live(graph: Sequence[Loop], results: Collection[int]) -> list[Loop]:
 
 
 def _stays_inside(node: _Node, readers: Sequence[Loop]) -> bool:
-    if node.loop.kind != "pointwise" or any(each.kind in ("call", "scatter") for each in readers):
+    if node.loop.kind != "pointwise" or any(_needs_memory(node.loop, each) for each in readers):
         return False
     if node.n_reads > MOST_READS:
         return False
     heavy = node.n_reads > MANY_READS or node.n_operators > MANY_OPERATORS
     return not (len(readers) > 1 and heavy)
+
+
+def _needs_memory(made: Loop, reader: Loop) -> bool:
+    """Whether the reader wants the result in memory: a call, and a loop that adds to places of it."""
+    adds_to_it = reader.kind == "scatter" and reader.reads[-1].value in made.writes
+    return reader.kind == "call" or adds_to_it
 
 
 def _node(loop: Loop, inlined: dict[int, _Node]) -> _Node:

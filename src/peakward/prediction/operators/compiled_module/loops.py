@@ -14,7 +14,7 @@ from peakward.records.op_graph import ITEM_BYTES, Operand, Operator
 
 Kind = Literal["pointwise", "inner", "outer", "scatter", "call"]
 """Over elements; with a reduction along the rows, or across them; adding to places that a value names; by
-torch, in a kernel of its own."""
+torch, in a kernel of its own. A scatter reads what it adds to last."""
 UNROLLED = 8
 """Sums of fewer terms are written out in a loop over elements (`config.unroll_reductions_threshold`)."""
 
@@ -134,6 +134,11 @@ def whole(value: int, operand: Operand) -> Read:
 
 def loops(given: Given) -> list[Loop]:
     """The loops of one operator. What is not known here is a call."""
+    if _is_complex(given):
+        return [_call(given)]
+    if given.name == "_to_copy" and given.reads[0].operand == given.made[0]:
+        # To the host, for which an operator within waits, as a loop over groups of rows.
+        return [given.loop("call", 0, 1, given.reads)]
     parts = _PARTS.get(given.name)
     if parts is not None:
         return list(parts(given))
@@ -143,11 +148,18 @@ def loops(given: Given) -> list[Loop]:
         return [_reduction(given, each) for each in given.writes]
     if given.name in _POINTWISE and len(given.writes) == 1:
         return [given.over(given.writes[0], _read(given))]
-    return [
-        given.loop(
-            "call", sum(each.n_elements for each in given.made), 1, given.reads, *given.writes
-        )
-    ]
+    return [_call(given)]
+
+
+def _call(given: Given) -> Loop:
+    n = sum(each.n_elements for each in given.made)
+    return given.loop("call", n, 1, given.reads, *given.writes)
+
+
+def _is_complex(given: Given) -> bool:
+    """Inductor writes no code for complex numbers, and calls torch (`unsupported_input_tensor`)."""
+    operands = (*(each.operand for each in given.reads), *given.made)
+    return any(each.dtype.startswith("complex") for each in operands)
 
 
 def _read(given: Given) -> tuple[Read, ...]:
@@ -315,6 +327,15 @@ def _table_gradient(given: Given) -> Iterator[Loop]:
         )
 
 
+def _put(given: Given) -> Iterator[Loop]:
+    """Values go to places of a tensor, or are added there: of it as many bytes move as go there at most."""
+    x, *others = given.reads
+    n = max(each.operand.n_elements for each in others)
+    there = min(x.n_bytes, n * ITEM_BYTES[x.operand.dtype])
+    reads = (*others, x._replace(n_bytes=there))
+    yield given.loop("scatter", n, 1, reads, given.writes[0])
+
+
 _PARTS: dict[str, Parts] = {
     "native_layer_norm": _norm,
     "_fused_rms_norm": _norm,
@@ -328,4 +349,8 @@ _PARTS: dict[str, Parts] = {
     "nll_loss_forward": _loss,
     "native_dropout": _dropout,
     "embedding_dense_backward": _table_gradient,
+    "index_put": _put,
+    "_index_put_impl": _put,
+    "scatter": _put,
+    "scatter_add": _put,
 }

@@ -9,8 +9,18 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from peakward.prediction.operators.compiled_module.loops import Given, Loop, Read, loops, whole
-from peakward.records.op_graph import Call, CompiledParts, ModuleCapture, Operand, Seen
+from peakward.records.op_graph import (
+    ITEM_BYTES,
+    Call,
+    CompiledParts,
+    ModuleCapture,
+    Operand,
+    Operator,
+    Seen,
+)
 
 _WRITES_ALONE = frozenset({"aten.copy_", "aten.fill_", "aten.zero_"})
 Origin = Literal["parameter", "given", "made", "zeros"]
@@ -174,8 +184,8 @@ class _Reader:
         part, operator = self._open.setdefault(call.part, _Open()), self._operators[call.operator]
         part.calls.append(call)
         given, written = self._seen(call.reads), self._seen(call.writes)
-        if operator.name in _WRITES_ALONE and written[0].n_bytes >= self._bytes(written[0].memory):
-            given = given[1:]
+        if operator.name in _WRITES_ALONE:
+            given = [*self._beside(written[0]), *given[1:]]
         reads = tuple(
             Read(
                 part.value(self._note_read(each.memory, call.part), _operand(each), each.memory),
@@ -185,7 +195,8 @@ class _Reader:
             )
             for each in given
         )
-        if operator.name == "aten._to_copy" and self._is_cast_before(call, reads, written[0]):
+        casts = operator.name == "aten._to_copy" and operator.inputs != operator.outputs
+        if casts and self._is_cast_before(call, reads, written[0]):
             return
         writes = []
         for each in written:
@@ -197,7 +208,7 @@ class _Reader:
                 self._written[call.part, each.memory] = number
             if in_place and self._capture.lifetimes[each.memory].made < part.calls[0].at:
                 self._leaving.add(number)
-            writes.append(part.value(number, _operand(each), each.memory))
+            writes.append(part.value(number, self._made(operator, each), each.memory))
         part.loops += loops(
             Given(
                 _plain(operator.name),
@@ -205,13 +216,31 @@ class _Reader:
                 operator,
                 reads,
                 tuple(writes),
-                tuple(map(_operand, written)),
+                tuple(self._made(operator, each) for each in written),
                 part.keep_apart,
             )
         )
 
+    def _made(self, operator: Operator, written: Seen) -> Operand:
+        """The result. Where a part of a memory is written in place, a graph has the whole anew, the part with
+        what lies beside it (`slice_scatter`)."""
+        whole = self._bytes(written.memory)
+        if not operator.name.endswith("_") or written.n_bytes >= whole:
+            return _operand(written)
+        return Operand(shape=(whole // ITEM_BYTES[written.dtype],), dtype=written.dtype)
+
+    def _beside(self, written: Seen) -> list[Seen]:
+        """Returns what lies beside a part that is written; nothing where nobody has written there."""
+        rest = self._bytes(written.memory) - written.n_bytes
+        if rest <= 0 or written.memory not in self._values:
+            return []
+        return [msgspec.structs.replace(written, n_bytes=rest)]
+
     def _is_cast_before(self, call: Call, reads: tuple[Read, ...], made: Seen) -> bool:
-        """Whether the pass has cast the same to the same type: then there is one of them (`fx_graph_cse`)."""
+        """Whether the pass has cast the same to the same type: where a graph is cut in two there is one of
+        them (`fx_graph_cse` in torch's partitioner). A graph without a backward pass keeps them all."""
+        if self._capture.pass_ == "forward":
+            return False
         operator = self._operators[call.operator]
         key = (call.part, operator.phase, reads, made.dtype)
         if (

@@ -48,6 +48,18 @@ def test_a_call_ends_a_fusion(trace):
     assert kinds(made(trace)) == ["pointwise", "call", "pointwise"]
 
 
+def test_what_is_added_to_places_is_made_there_and_what_it_is_added_to_lies_in_memory(trace):
+    """As the gradient of a mixture's rows, which come back from their experts' order."""
+    x, places = trace.given(64, 100), trace.given(64, dtype="int64")
+    zeros = trace.call("new_zeros", x, made=(32, 100))
+    values = trace.call("silu", x, made=(64, 100))
+    trace.call("_index_put_impl", zeros, places, values, made=(32, 100), leaves=True)
+    first, second = made(trace)
+    assert (first.writes, first.names) == ((zeros,), ("aten.new_zeros",))
+    assert second.names == ("aten._index_put_impl", "aten.silu")
+    assert read(second) == {x: 25_600, places: 512, zeros: 12_800}
+
+
 def test_two_chains_that_one_product_lies_between_stay_two_though_they_share_a_tensor(trace):
     """One kernel for both would have to wait for itself."""
     x, weight = trace.given(64, 100), trace.parameter(100, 100)

@@ -21,6 +21,13 @@ def test_an_unknown_operator_is_a_call(trace):
     assert [each.kind for each in trace.loops] == ["call"]
 
 
+def test_complex_numbers_are_torchs(trace):
+    """Inductor writes no code for them."""
+    x = trace.given(4, 100, dtype="complex64")
+    trace.call("mul", x, x, made=(4, 100), dtype="complex64")
+    assert [each.kind for each in trace.loops] == ["call"]
+
+
 @pytest.mark.parametrize(
     ("given", "made", "expected"),
     [

@@ -38,6 +38,44 @@ class Tower(nn.Module):
         return F.cross_entropy(self.head(x).float(), x.new_zeros(len(x), dtype=torch.long))
 
 
+class Branches(nn.Module):
+    """Two layers that autocast casts one input for."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(256)
+        self.left, self.right = (nn.Linear(256, 256, bias=False) for _ in range(2))
+
+    def forward(self, x):
+        y = self.norm(x)
+        return self.left(y) * self.right(y)
+
+
+@pytest.mark.parametrize(("pass_", "n_casts"), [("forward", 2), ("forward_backward", 1)])
+def test_equal_casts_are_one_where_torch_cuts_a_graph_for_its_backward_pass(pass_, n_casts):
+    """Of a graph without one torch 2.13 writes each: Granite's blocks store a norm's result three times for
+    queries, keys and values."""
+    blocks = nn.Sequential(Branches(), Branches())
+    found = capture_module(
+        blocks,
+        (torch.zeros(64, 256),),
+        pass_=pass_,
+        loss=lambda y: y.float().sum(),
+        autocast=torch.bfloat16,
+        autocast_cache=False,
+        compiled=list(blocks),
+    )
+    norms = [
+        each
+        for each in compiled_step(found).graph.operators
+        if each.phase == "forward" and each.name == "inductor.inner_reduction"
+    ]
+    written = [
+        x for each in norms for x in each.outputs if (x.shape, x.dtype) == ((64, 256), "bfloat16")
+    ]
+    assert sum(each.count for each in written) == n_casts * len(norms)
+
+
 def tower():
     with torch.device("meta"):
         return Tower(), (torch.zeros(512, 256),), {}
@@ -198,3 +236,25 @@ def test_a_part_that_is_written_over_leaves_what_made_the_rest(scope):
     eager = totals(captured(masked, "none", "forward_backward").graph)
     found = totals(compiled_step(captured(masked, scope, "forward_backward")).graph)
     assert found[0] == eager[0]
+
+
+class Halves(nn.Module):
+    """Writes one result in two parts, as latent attention its keys."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = (nn.Linear(256, 256, bias=False) for _ in range(2))
+        self.down = nn.Linear(512, 256, bias=False)
+
+    def forward(self, x):
+        both = x.new_empty(64, 512)
+        both[:, :256], both[:, 256:] = self.left(x), self.right(x)
+        return self.down(both)
+
+
+def test_what_is_written_by_parts_is_one_kernel_s_whole_result():
+    blocks = nn.Sequential(Halves(), Halves())
+    found = capture_module(blocks, (torch.zeros(64, 256),), compiled=list(blocks))
+    (kernel,) = [x for x in compiled_step(found).graph.operators if x.fused]
+    assert (kernel.bytes_written, kernel.bytes_read) == (64 * 512 * 4, 2 * 64 * 256 * 4)
+    assert kernel.count == len(blocks)
