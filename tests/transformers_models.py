@@ -27,8 +27,9 @@ SCALED = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+WINDOWED = "a window in every other layer, soft caps, eager"
 MODELS = {
-    "a window in every other layer, soft caps, eager": (
+    WINDOWED: (
         "gemma2",
         {"sliding_window": 4, "head_dim": 8},
     ),

@@ -122,6 +122,8 @@ class BytePairs:
         self._inner = inner
         self.identity = identity
         self.vocab_size = max(inner.get_vocab().values()) + 1
+        self.n_plain = max(inner.get_vocab(with_added_tokens=False).values(), default=-1) + 1
+        """Without tokens that were added: Gemma 3's files have one more than its embedding has rows."""
         self.separator = separator
 
     def encode(self, text: str) -> NDArray[np.int64]:

@@ -4,11 +4,13 @@ A guess is made within the step that checks it (`speculation`), for all rows at 
 """
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple, Protocol
 
 import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from peakward.lab.inference.sampling import first_above, probabilities
 from peakward.lab.inference.sequences import SequenceCache
@@ -106,20 +108,25 @@ class ModelDraft:
     row, as a prompt finds it in an empty one: a guess moves the rows without a text too.
     """
 
-    def __init__(self, model: nn.Module, cache: SequenceCache) -> None:
+    def __init__(self, model: nn.Module, cache: SequenceCache, n_tokens: int | None = None) -> None:
         """
         Args:
             cache: empty, of the model's shape and as many rows as the target's.
+            n_tokens: the first tokens, which mean the same in both models: published models of one family
+                have unequal rows behind them. None: all, and the target must have as many.
 
         Raises:
             PeakwardError: a cache that drops tokens.
         """
         require_all(cache)
         self.model, self.cache = model, cache
+        self.n_tokens = n_tokens
+        self._width = cache.shape.vocab_size
 
     def check(self, vocab_size: int) -> None:
         """See `Drafter`."""
-        if vocab_size != (own := self.cache.shape.vocab_size):
+        self._width = vocab_size
+        if self.n_tokens is None and vocab_size != (own := self.cache.shape.vocab_size):
             raise PeakwardError(
                 f"expected a draft of the model's vocabulary, {vocab_size:,} tokens, got one of "
                 f"{own:,}: the model must be able to score its tokens"
@@ -143,10 +150,12 @@ class ModelDraft:
         """See `Drafter`."""
         first = (text.n - 2).clamp(min=0)
         given = text.ids.gather(1, torch.stack((first, first + 1), dim=1))
+        given = given.clamp(max=self.cache.shape.vocab_size - 1)
         self.cache.held.copy_(first)
         tokens, likely = [], []
         for draw in draws.unbind(1):
             logits = self.cache.score(self.model, given, text.active, text.longest)[:, -1]
+            logits = self._of_both(logits)
             self.cache.held += given.shape[1]
             if by.temperature == 0:
                 token = logits.argmax(-1)
@@ -157,6 +166,11 @@ class ModelDraft:
             given = token[:, None]
         self.cache.held.zero_()
         return Guess(torch.stack(tokens, 1), torch.stack(likely, 1) if likely else None)
+
+    def _of_both(self, logits: Tensor) -> Tensor:
+        """The logits (rows, own vocab) of the tokens that both have, as wide as the target's."""
+        known = logits[:, : self.n_tokens]
+        return pad(known, (0, self._width - known.shape[1]), value=-inf)
 
 
 def without_blocks(model: Decoder, left_out: Sequence[int]) -> Decoder:

@@ -112,10 +112,10 @@ def load(name: str, *, attention: str, device: str, dtype: torch.dtype) -> Pretr
 
 
 def _expect_known(words: BytePairs, vocab_size: int, path: Path) -> None:
-    if words.vocab_size > vocab_size:
+    if words.n_plain > vocab_size:
         raise PeakwardError(
             f"expected a tokenizer of at most {vocab_size:,} tokens, the model's vocabulary, got one of "
-            f"{words.vocab_size:,} in {path.name}: take both from one model"
+            f"{words.n_plain:,} in {path.name}: take both from one model"
         )
 
 
@@ -145,13 +145,14 @@ def _by_transformers(
         )
     stored_models.weights_of(config)
     words = stored_models.words_of(config.parent)
-    given = transformers_source.build(
-        str(config.parent), "as-written", device=device, seed=0, dtype=dtype
-    )
+    from peakward.lab.inference.transformers_model import ONE_AT_A_TIME, TransformersModel
+
+    with ONE_AT_A_TIME:
+        given = transformers_source.build(
+            str(config.parent), "as-written", device=device, seed=0, dtype=dtype
+        )
     module = given.module.eval().requires_grad_(False)
     _expect_finite(module.state_dict(), config)
-    from peakward.lab.inference.transformers_model import TransformersModel
-
     try:
         model = TransformersModel(module, files.title(config))
     except Exception as error:  # noqa: BLE001  a model of anyone's may raise anything

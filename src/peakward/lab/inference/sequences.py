@@ -27,6 +27,9 @@ from peakward.lab.models.decoder import rotation
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
 
+OF_THE_MODULE = "of the module"
+"""The positions of a model that another library computes: those that it takes are all that is known."""
+LIMITED = ("learned", OF_THE_MODULE)
 LEAST_SPAN = 64
 """The fewest slots that a captured step reads, unless the kernel reads those that are held alone."""
 
@@ -83,7 +86,7 @@ class SequenceCache(ABC):
                 f"expected no bias on scores for {DECODE}, got {shape.name} with ALiBi: take as-model"
             )
         self.shape, self.device, self.attention = shape, device, attention
-        self.limit = min(limit, shape.max_seq_len) if shape.positions == "learned" else limit
+        self.limit = min(limit, shape.max_seq_len) if shape.positions in LIMITED else limit
         self.lengths = [0] * n_rows
         self.held = torch.zeros(n_rows, dtype=torch.int64, device=device)
         """The lengths again, on the device."""

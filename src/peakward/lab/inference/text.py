@@ -1,6 +1,6 @@
 """From prompts to texts: a real model, its words and a cache, timed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from math import ceil
@@ -264,7 +264,8 @@ def decoding_of(
 
     of_text: dict[str, Any] = {"by": by, "most_new_tokens": n, "ends": found.ends}
     if guesses:
-        drafter = NGrams() if draft is None else ModelDraft(*stepped(draft))
+        n_tokens = found.words.vocab_size
+        drafter = NGrams() if draft is None else ModelDraft(*stepped(draft), n_tokens)
         return Speculation(*stepped(found.model), drafter, n_guessed=guesses, **of_text)
     if step == "fused" and isinstance(found.model, Decoder):
         from peakward.lab.inference.fused_step import FusedDecoding
@@ -303,19 +304,23 @@ def _step_bytes(
     if not all(isinstance(each, Decoder) or each.countable for each in models):
         return None
     per_position = model.shape.kept_elements * model.embedding.weight.dtype.itemsize
-    return sum(map(_weight_bytes, models)) + positions * per_position
+    read = sum(
+        _weight_bytes([each] if isinstance(each, Decoder) else each.computing) for each in models
+    )
+    return read + positions * per_position
 
 
-def _weight_bytes(model: nn.Module) -> int:
+def _weight_bytes(parts: Iterable[nn.Module]) -> int:
     """The bytes of weights that a pass reads: all that a module other than an embedding holds, since of an
     embedding that is not the head it reads a row a token."""
-    whole = {
-        id(each)
-        for module in model.modules()
+    read = {
+        id(each): each.nbytes
+        for part in parts
+        for module in part.modules()
         if not isinstance(module, nn.Embedding)
         for each in module.parameters(recurse=False)
     }
-    return sum(each.nbytes for each in model.parameters() if id(each) in whole)
+    return sum(read.values())
 
 
 def _of_model(model: AnyModel) -> dict[str, Any]:

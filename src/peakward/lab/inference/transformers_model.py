@@ -6,9 +6,10 @@ rules (windows, chunks), asked at these positions, so that rows of any lengths g
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
+from threading import RLock
 from typing import Any, NamedTuple
 
 import torch
@@ -18,13 +19,19 @@ from transformers import Cache, DynamicCache, PreTrainedModel, masking_utils
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from peakward.lab.inference.passes import EMPTY, Pass, PassLayer
-from peakward.lab.inference.sequences import ContiguousCache
+from peakward.lab.inference.sequences import OF_THE_MODULE, ContiguousCache
 from peakward.records.errors import PeakwardError
 
 PLAIN = (DynamicLayer, DynamicSlidingWindowLayer)
 """transformers' layers of a cache that hold keys and values and nothing else."""
 LONGEST_CHECK = 12
-"""Tokens of each row when a model is checked: more would find no other faults."""
+"""Tokens of each row when a model is checked."""
+CHECKED_SLOTS = 512
+"""Slots of that cache: a model that counts them in the place of tokens shows it (GPT-Neo's window of 256)."""
+PRETENDED = 2**20
+"""Tokens more than any model counts alike."""
+ONE_AT_A_TIME = RLock()
+"""Held while a model is loaded or called: transformers changes tables of the process meanwhile, and we do."""
 
 
 class TransformersShape(NamedTuple):
@@ -43,7 +50,7 @@ class TransformersShape(NamedTuple):
     max_seq_len: float
     """Infinite where its configuration names no limit."""
     windows: tuple[int | None, ...]
-    positions: str = "the model's own"
+    positions: str = OF_THE_MODULE
     window: None = None
     """Masks are the model's own."""
 
@@ -67,9 +74,12 @@ class TransformersModel(nn.Module):
         parameters = inspect.signature(module.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._takes_n_logits = "logits_to_keep" in parameters
-        self.captured = bool(getattr(module, "_can_compile_fullgraph", False))
+        by_host = "dynamic" in _rope_types(module)  # Angles follow the largest position of a pass.
+        self.captured = bool(getattr(module, "_can_compile_fullgraph", False)) and not by_host
         """Whether a step can be a CUDA graph: transformers says which of its models are computed without a
         look at their numbers by the host."""
+        self.n_pretended = 0
+        """Tokens that a pass says are held beside those that are; for `_expect_recomputation`."""
         self.shape = _shape(module, name, self)
         _expect_recomputation(self)
 
@@ -86,12 +96,18 @@ class TransformersModel(nn.Module):
         the experts, nor of layers that keep unequally much and attend unequally far."""
         shape, text = self.shape, self.module.config.get_text_config()
         has_experts = any(
-            "expert" in name and isinstance(number, int) and number > 1
-            for name, number in text.to_dict().items()
+            "expert" in name and number > 1 for name, number in _numbers(text.to_dict())
         )
         widest = 2 * shape.n_layers * shape.n_kv_heads * shape.head_dim
         alike = shape.kept_elements == widest or len(set(shape.windows)) == 1
         return alike and not has_experts
+
+    @property
+    def computing(self) -> tuple[nn.Module, ...]:
+        """The modules that a pass over text computes: a model of images has others beside them."""
+        found = (self.module.get_decoder(), self.module.get_output_embeddings())
+        parts = tuple(each for each in found if isinstance(each, nn.Module))
+        return parts if len(parts) == len(found) else (self.module,)
 
     @property
     def kind(self) -> str:
@@ -100,12 +116,22 @@ class TransformersModel(nn.Module):
 
     def forward(self, ids: Tensor, *, cache: Pass, n_logits: int) -> Tensor:
         """ids (rows, n) behind what the rows of the pass hold → the logits behind the last `n_logits` of
-        them, (rows, n_logits, vocab)."""
+        them, (rows, n_logits, vocab).
+
+        Raises:
+            PeakwardError: a cache that attends by itself, which knows nothing of the model's masks.
+        """
+        if cache.cache.attends(1):
+            raise PeakwardError(
+                f"expected a cache that leaves attention to {self.shape.name}, which transformers computes, "
+                f"got a {type(cache.cache).__name__} that attends by itself: make one as-model"
+            )
         # Pages may have more slots than the longest row has tokens.
         slots = None if cache.is_first else cache.cache.slots(cache)
         n_slots = cache.n if slots is None else slots.shape[-1]
-        held = Cache(layers=[_Layer(each, n_slots) for each in cache.layers])
-        with _masks_of(cache.own, slots):
+        n_before = n_slots - cache.n + self.n_pretended
+        held = Cache(layers=[_Layer(each, n_slots, n_before) for each in cache.layers])
+        with ONE_AT_A_TIME, _masks_of(cache.own, slots):
             given = self._inputs(ids, cache.own, n_logits)
             found = self.module(**given, past_key_values=held, use_cache=True)
         logits: Tensor = found.logits[:, -n_logits:]
@@ -132,9 +158,9 @@ class _Layer(CacheLayerMixin):
     is_sliding = False
     is_compileable = False
 
-    def __init__(self, kept: PassLayer, n_slots: int) -> None:
+    def __init__(self, kept: PassLayer, n_slots: int, n_before: int) -> None:
         super().__init__()
-        self._kept, self._n_slots = kept, n_slots
+        self._kept, self._n_slots, self._n_before = kept, n_slots, n_before
         self.is_initialized = True
 
     def lazy_initialization(self, *_: Any, **__: Any) -> None:
@@ -154,7 +180,10 @@ class _Layer(CacheLayerMixin):
             for each in given
         )
         held = zip(self._kept.extend(k, v, window=None), given, strict=True)
-        keys, values = (each[:, : own.shape[1], :, : own.shape[-1]] for each, own in held)
+        # Pages give them with dimensions exchanged, which some models view as if they were not.
+        keys, values = (
+            each[:, : own.shape[1], :, : own.shape[-1]].contiguous() for each, own in held
+        )
         return keys, values
 
     def get_mask_sizes(self, *_: Any) -> tuple[int, int]:
@@ -163,7 +192,7 @@ class _Layer(CacheLayerMixin):
 
     def get_seq_length(self) -> int:
         """The slots before those of the new tokens, if these were the last."""
-        return self._n_slots - self._kept.at.n
+        return self._n_before
 
     def get_max_length(self) -> int:
         """As of a cache that grows."""
@@ -179,7 +208,7 @@ def _masks_of(own: Tensor, slots: Tensor | None) -> Iterator[None]:
 
     transformers asks a rule for (row, head, query, key), with queries at the same positions in all rows.
     Here it is asked with those of each row. The table of its functions is the process's own, so that no other
-    thread may call a model of transformers meanwhile.
+    thread may call a model of transformers meanwhile, but for one of this class (`ONE_AT_A_TIME`).
 
     Args:
         own: the positions of the new tokens, (rows, n).
@@ -202,11 +231,12 @@ def _masks_of(own: Tensor, slots: Tensor | None) -> Iterator[None]:
         zeros = torch.zeros((), dtype=dtype, device=queries.device)
         return zeros.masked_fill(~seen(**asked), torch.finfo(dtype).min)
 
+    before = dict(table._local_mapping)
     table["sdpa"], table["eager"] = seen, added
     try:
         yield
     finally:
-        del table["sdpa"], table["eager"]
+        table._local_mapping = before
 
 
 @torch.inference_mode()
@@ -228,7 +258,6 @@ def _shape(module: PreTrainedModel, name: str, model: TransformersModel) -> Tran
     layers: list[Any] = held.layers
     # A layer that uses another's keys and values keeps none.
     kept = [part for each in layers if each.keys is not None for part in (each.keys, each.values)]
-    limit = getattr(module.config.get_text_config(), "max_position_embeddings", None)
     return TransformersShape(
         name=name,
         vocab_size=embedding.num_embeddings,
@@ -236,9 +265,40 @@ def _shape(module: PreTrainedModel, name: str, model: TransformersModel) -> Tran
         n_kv_heads=max(each.shape[1] for each in kept),
         head_dim=max(each.shape[-1] for each in kept),
         kept_elements=sum(each.numel() for each in kept),
-        max_seq_len=limit if isinstance(limit, int) else inf,
+        max_seq_len=_limit(module),
         windows=tuple(getattr(each, "sliding_window", None) for each in layers),
     )
+
+
+def _limit(module: PreTrainedModel) -> float:
+    """The longest text. The angles of longrope change for a whole text where it goes beyond the length that
+    the model was first trained for, so that it would have to be computed anew from its start."""
+    text = module.config.get_text_config()
+    limits = [getattr(text, "max_position_embeddings", None)]
+    if "longrope" in _rope_types(module):
+        limits += [
+            number
+            for name, number in _numbers(text.to_dict())
+            if name == "original_max_position_embeddings"
+        ]
+    return min((each for each in limits if isinstance(each, int)), default=inf)
+
+
+def _rope_types(module: PreTrainedModel) -> set[str]:
+    """The ways in which its layers scale the angles of RoPE."""
+    given = getattr(module.config.get_text_config(), "rope_parameters", None) or {}
+    nested = [each for each in given.values() if isinstance(each, dict)]
+    return {str(each.get("rope_type")) for each in (given, *nested)}
+
+
+def _numbers(given: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """The whole numbers of a configuration by name, at any depth and in lists too."""
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value)
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, int) and not isinstance(each, bool):
+                yield str(name), each
 
 
 def _expect_plain(held: DynamicCache, name: str, model: TransformersModel) -> None:
@@ -256,33 +316,51 @@ def _refused(name: str, model: TransformersModel, has: str) -> PeakwardError:
 
 @torch.inference_mode()
 def _expect_recomputation(model: TransformersModel) -> None:
-    """Compares tokens one by one, in rows of unequal lengths, with all at once.
+    """Compares tokens one by one, in rows of unequal lengths and among many empty slots, with all at once.
 
-    Wrong masks change logits by 0.4 to 1.0 of their norm (BERT without `is_decoder`, BigBird), rounding by
-    1e-6 in fp32. The median over tokens is held to twice the root of the type's epsilon, because a router may
-    take another expert where two are nearly equal.
+    Wrong positions or masks change logits by 0.3 to 1.0 of their norm (BERT without `is_decoder`, BART's
+    decoder in a shorter row), rounding by 1e-6 in fp32. The median over a row's tokens is held to twice the
+    root of the type's epsilon, because a router may take another expert where two are nearly equal.
 
     Raises:
         PeakwardError: they differ.
     """
     shape, weight = model.shape, model.embedding.weight
-    n = int(min(LONGEST_CHECK, shape.max_seq_len))
+    n, device = int(min(LONGEST_CHECK, shape.max_seq_len)), weight.device
     drawn = torch.Generator().manual_seed(0)
-    ids = torch.randint(shape.vocab_size, (2, n), generator=drawn).to(weight.device)
+    ids = torch.randint(shape.vocab_size, (2, n), generator=drawn).to(device)
     whole = model.alone(ids)
+    n_slots = int(min(CHECKED_SLOTS, shape.max_seq_len))
     cache = ContiguousCache(
-        shape, n_rows=2, capacity=n, device=str(weight.device), dtype=weight.dtype
+        shape, n_rows=2, capacity=n_slots, device=str(device), dtype=weight.dtype
     )
-    held = [n // 2, n // 4]
-    pairs = [
-        (cache.prefill(model, row, ids[row, :length].tolist()), whole[row : row + 1, length - 1])
-        for row, length in enumerate(held)
-    ]
-    rows = torch.arange(2)
-    for each in range(n - n // 2):
+    held, active = [n // 2, n // 4], torch.ones(2, dtype=torch.bool, device=device)
+    for row, length in enumerate(held):
+        cache.prefill(model, row, ids[row, :length].tolist())
+    rows, errors = torch.arange(2), []
+    for each in range(n - held[0]):
         at = torch.tensor(held) + each
-        pairs.append((cache.step(model, ids[rows, at][:, None]), whole[rows, at]))
-    one_by_one, at_once = (torch.cat(each).double() for each in zip(*pairs, strict=True))
-    error = (one_by_one - at_once).norm(dim=-1) / at_once.norm(dim=-1)
-    if not error.median() < 2 * torch.finfo(weight.dtype).eps ** 0.5:
+        given, expected = ids[rows, at][:, None], whole[rows, at].double()
+        found = cache.score(model, given, active, n_slots)[:, -1].double()
+        errors.append((found - expected).norm(dim=-1) / expected.norm(dim=-1))
+        pretended = _pretended(model, cache, given, active)
+        if pretended is not None and not pretended.equal(found):
+            raise _refused(shape.name, model, "a count of the slots that it takes for tokens")
+        cache.held += 1
+    worst = torch.stack(errors).median(0).values.max()
+    if not worst < 2 * torch.finfo(weight.dtype).eps ** 0.5:
         raise _refused(shape.name, model, "other logits for tokens one by one than for all at once")
+
+
+def _pretended(
+    model: TransformersModel, cache: ContiguousCache, ids: Tensor, active: Tensor
+) -> Tensor | None:
+    """The logits of a pass that says more tokens are held than there are slots, which is for masks alone
+    (Llama 4 scales queries by it). None where a mask is made of it, which then has no fitting size."""
+    model.n_pretended = PRETENDED
+    try:
+        return cache.score(model, ids, active, int(cache.limit))[:, -1].double()
+    except (RuntimeError, IndexError):
+        return None
+    finally:
+        model.n_pretended = 0

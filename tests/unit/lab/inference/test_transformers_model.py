@@ -1,6 +1,8 @@
 """Models that transformers computes: on Peakward's caches they say what they say without any."""
 
+import itertools
 import json
+import threading
 
 import pytest
 import torch
@@ -8,14 +10,17 @@ import torch
 from gguf_files import MERGES, TOKENS
 from peakward import generate, serve
 from peakward.lab.inference.decoding import Decoding
+from peakward.lab.inference.drafts import ModelDraft, NGrams
 from peakward.lab.inference.generate import generate as make
+from peakward.lab.inference.heavy_hitters import HeavyHitterCache
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.pretrained import load, load_any
 from peakward.lab.inference.sequences import ContiguousCache, QuantizedCache
+from peakward.lab.inference.speculation import Speculation
 from peakward.lab.models import transformers_source
 from peakward.records.errors import PeakwardError
 from peakward.records.generation import Sampling
-from transformers_models import MODELS, built
+from transformers_models import MODELS, SCALED, WINDOWED, built
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -104,6 +109,30 @@ def test_masks_of_other_models_stay_as_they_are(model):
     [
         ("bert", {}, "other logits for tokens one by one than for all at once"),
         ("mamba", {"state_size": 4}, "no cache of keys and values"),
+        # Positions from the cache's length: right in the longest row alone.
+        (
+            "roformer",
+            {"is_decoder": True, "embedding_size": 32},
+            "other logits for tokens one by one",
+        ),
+        # A window that is counted back from the last slot.
+        (
+            "gpt_neo",
+            {"attention_types": [[["global", "local"], 1]], "window_size": 8, "num_layers": 2}
+            | {"num_heads": 4},
+            "other logits for tokens one by one",
+        ),
+        # Queries are scaled by the number of tokens held, from 8,192 on.
+        (
+            "llama4_text",
+            {
+                "no_rope_layers": [1, 0],
+                "intermediate_size_mlp": 48,
+                "head_dim": 8,
+                "num_local_experts": 2,
+            },
+            "a count of the slots that it takes for tokens",
+        ),
         ("bamba", {"mamba_n_heads": 8}, "states that are no keys and values"),
     ],
 )
@@ -224,3 +253,117 @@ def test_a_model_is_built_in_the_type_of_its_passes_with_its_own_buffers(folder)
     ).module
     assert {each.dtype for each in found.parameters()} == {torch.bfloat16}
     assert found.model.rotary_emb.inv_freq.dtype == torch.float32
+
+
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 500.0,
+    "short_factor": [1.0] * 4,
+    "long_factor": [4.0] * 4,
+    "original_max_position_embeddings": 24,
+    "factor": 2.0,
+}
+
+
+def test_a_text_of_longrope_ends_where_its_angles_would_change():
+    module = built("phi3", {"rope_parameters": LONG, "original_max_position_embeddings": 24})
+    model = TransformersModel(module, "small")
+    assert model.shape.max_seq_len == 24
+    cache = cache_of(model)
+    cache.prefill(model, 0, ids_of(24)[0].tolist())
+    with pytest.raises(PeakwardError, match="at most 24 tokens"):
+        cache.step(model, torch.tensor([[1], [1]]))
+
+
+def test_angles_that_follow_the_longest_row_are_not_captured():
+    scaled = {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 2.0}
+    assert not TransformersModel(built("llama", {"rope_parameters": scaled}), "small").captured
+    assert TransformersModel(built("llama", {"rope_parameters": SCALED}), "small").captured
+
+
+def test_guesses_stay_within_what_the_model_takes():
+    model = TransformersModel(built("opt", MODELS["learned positions"][1]), "small")
+    with pytest.raises(PeakwardError, match="at most 64 tokens, got 10 and 57 to come"):
+        Speculation(
+            model,
+            cache_of(model, capacity=80),
+            NGrams(),
+            n_guessed=3,
+            by=Sampling(),
+            most_new_tokens=54,
+        ).admit(0, ids_of(10)[0].tolist(), 54, 0)
+
+
+def test_a_draft_may_have_other_rows_behind_the_tokens_of_both():
+    target = TransformersModel(built("gemma2", MODELS[WINDOWED][1]), "target")
+    prompt, n = ids_of(6)[0].tolist(), 8
+    plain = make(
+        Decoding(target, cache_of(target), by=Sampling(), most_new_tokens=n), [prompt, prompt]
+    )
+    for rows, by in itertools.product((-3, 5), (Sampling(), Sampling(temperature=0.7, seed=3))):
+        n_both = len(TOKENS) + min(rows, 0)
+        draft = TransformersModel(built("llama", {"vocab_size": len(TOKENS) + rows}), "draft")
+        drafter = ModelDraft(draft, cache_of(draft), n_both)
+        speculation = Speculation(
+            target, cache_of(target), drafter, n_guessed=2, by=by, most_new_tokens=n
+        )
+        found = make(speculation, [prompt, prompt])
+        assert by.temperature or found.tokens == plain.tokens
+    with pytest.raises(PeakwardError, match="a draft of the model's vocabulary"):
+        ModelDraft(draft, cache_of(draft)).check(len(TOKENS))
+
+
+def test_two_threads_generate_at_once(folder):
+    texts = [None] * 4
+
+    def make_one(number):
+        found = generate(folder, PROMPTS, max_new_tokens=6, device="cpu")
+        texts[number] = [each.text for each in found.continuations]
+
+    threads = [threading.Thread(target=make_one, args=(number,)) for number in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    alone = generate(folder, PROMPTS, max_new_tokens=6, device="cpu")
+    assert texts == [[each.text for each in alone.continuations]] * 4
+
+
+def test_a_users_own_masks_stand_again_behind_a_pass_that_failed(model, monkeypatch):
+    table = transformers_model.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
+    own = table["eager"]
+    monkeypatch.setattr(table, "_local_mapping", {"sdpa": own})
+    cache = cache_of(model)
+    cache.prefill(model, 0, [1, 2, 3])
+    cache.prefill(model, 1, [1, 2])
+    with pytest.raises(IndexError):
+        cache.step(model, torch.tensor([[4], [len(TOKENS)]]))
+    assert table._local_mapping == {"sdpa": own}
+
+
+def test_a_cache_that_attends_by_itself_is_refused(model):
+    for cache in (
+        cache_of(model, attention="flash-decode"),
+        HeavyHitterCache(
+            model.shape, n_rows=2, n_heavy=4, n_recent=4, device="cpu", dtype=torch.float32
+        ),
+    ):
+        with pytest.raises(PeakwardError, match="that attends by itself: make one as-model"):
+            cache.prefill(model, 0, [1, 2, 3])
+
+
+def test_what_a_step_reads_is_countable_where_it_is_the_same_for_every_token():
+    gemma = TransformersModel(built("gemma2", MODELS[WINDOWED][1]), "small")
+    assert gemma.countable
+    kind, changes = MODELS["values narrower than keys, experts"]
+    assert not TransformersModel(built(kind, changes), "small").countable
+    assert not TransformersModel(built(*MODELS["layers of two sizes"]), "small").countable
+
+
+def test_an_added_token_behind_the_embedding_is_no_fault_of_the_folder(folder):
+    inner = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    inner.add_special_tokens(["<image>"])
+    inner.save(str(folder / "tokenizer.json"))
+    assert generate(folder, "hell", max_new_tokens=2, device="cpu").n_steps == 1
+    with pytest.raises(PeakwardError, match="expected tokens from 0 to"):
+        generate(folder, "hell<image>", max_new_tokens=2, device="cpu")
