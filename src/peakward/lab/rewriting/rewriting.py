@@ -5,6 +5,7 @@ the part can be replaced in, and lets these run through `backend.Backend`; the f
 it otherwise. `compiled` hands the module's blocks to torch's compiler in the same way.
 """
 
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,16 @@ it the function runs as it was written. The blocks of a model may count each for
 their number. (The argument of torch.compile that limits one function came after torch 2.11.) A graph ends in
 the function that calls a trunk and not in all that called that function, or a loss that is computed of a
 module's result would not be in one graph with the output layer."""
+
+
+def _settings() -> dict[str, Any]:
+    """With what is written to a log once alone, which the pass that looked at the module has written: at such
+    a line the graph would end (torch 2.13), so that the loss of transformers' GPT-2, whose first one warns,
+    had not been in one graph with its output layer."""
+    once = {each for each in vars(logging.Logger).values() if hasattr(each, "cache_info")}
+    return {**_SETTINGS, "ignore_logger_methods": torch._dynamo.config.ignore_logger_methods | once}
+
+
 _before: dict[str, Any] = {}
 """Their values before the first replacement."""
 _IMPL = "_compiled_call_impl"
@@ -285,9 +296,13 @@ class Rewriting:
         self, modules: Iterable[nn.Module], make: Callable[[nn.Module], Callable[..., Any]]
     ) -> None:
         if not _before:
-            there = {name for name in _SETTINGS if hasattr(torch._dynamo.config, name)}
+            there = {
+                name: each
+                for name, each in _settings().items()
+                if hasattr(torch._dynamo.config, name)
+            }
             _before.update({name: getattr(torch._dynamo.config, name) for name in there})
-            _configure({name: _SETTINGS[name] for name in there})
+            _configure(there)
         for each in modules:
             setattr(each, _IMPL, make(each))
             self._changed.append(each)

@@ -1,6 +1,8 @@
 """Cross-entropy replaced inside a module, and the output layer with it."""
 
 import copy
+import functools
+import logging
 import warnings
 
 import pytest
@@ -155,6 +157,30 @@ def test_attention_and_loss_together_and_each_taken_back():
     assert_close(step(model, x, y), before, torch.float32)
     undo_loss()
     assert_same(step(model, x, y), before)
+
+
+def test_a_line_that_is_logged_once_ends_no_graph():
+    """transformers warns so between the output layer and the loss of its GPT-2."""
+
+    class Warns(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(DIM, VOCAB, bias=False)
+
+        def forward(self, x, targets):
+            logits = self.head(x)
+            log.told_once("a loss of its own")
+            return logits, F.cross_entropy(logits, targets)
+
+    log, x, y = logging.getLogger("a model"), torch.randn(6, DIM), torch.randint(VOCAB, (6,))
+    before = torch._dynamo.config.ignore_logger_methods
+    with pytest.MonkeyPatch.context() as patch:
+        once = functools.cache(lambda self, text: self.info(text))
+        patch.setattr(logging.Logger, "told_once", once, raising=False)
+        undo, what = replaced(Warns(), x, y, part="loss", by="chunked")
+        undo()
+    assert what == {"output layer and cross-entropy (chunked)"}
+    assert torch._dynamo.config.ignore_logger_methods == before
 
 
 class Scored(nn.Module):
