@@ -85,6 +85,21 @@ class Biased(Written):
         return self.drop(self.softmax(q @ k.transpose(2, 3) + hidden)) @ v
 
 
+class Typed(Written):
+    """A triangle put into the queries' type, behind a prefix of no keys: written like Meta's Llama."""
+
+    def attend(self, q, k, v, t, mask):
+        hidden = torch.triu(torch.full((t, t), float("-inf")), diagonal=1)
+        hidden = torch.hstack([torch.zeros((t, 0)), hidden]).type_as(q)
+        att = torch.matmul(q, k.transpose(2, 3)) / math.sqrt(self.d) + hidden
+        return (
+            self.drop(
+                F.softmax(att.to(torch.promote_types(att.dtype, torch.float32)), -1).type_as(q)
+            )
+            @ v
+        )
+
+
 class Summed(Written):
     """Products by einsum, heads third, a mask in the scores' shape, softmax in at least fp32."""
 

@@ -21,6 +21,7 @@ CAUSAL = [
     "InPlace",
     "Chosen",
     "Biased",
+    "Typed",
     "Summed",
     "Flat",
     "Repeated",
