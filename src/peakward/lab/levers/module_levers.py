@@ -48,7 +48,7 @@ def recompute(module: nn.Module, mode: Checkpointing) -> Undo:
     def without(each: Any) -> Any:
         """Recomputed, a block would fill an empty cache twice, and the keys and values that it keeps are what
         recomputation is to save."""
-        return None if isinstance(each, caches) and each.get_seq_length() == 0 else each
+        return None if isinstance(each, caches) and _is_empty(each) else each
 
     def around(inner: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.is_grad_enabled():
@@ -112,6 +112,14 @@ def _caches() -> tuple[type[Any], ...]:
     traced: Dynamo of torch 2.11 cannot read the name of a class."""
     held = sys.modules.get("transformers.cache_utils")
     return () if held is None else (held.Cache,)
+
+
+def _is_empty(cache: Any) -> bool:
+    """Whether a cache of transformers holds nothing yet."""
+    try:
+        return bool(cache.get_seq_length() == 0)
+    except ValueError:  # Layers of a state space alone, which have no length.
+        return not cache.has_previous_state()
 
 
 def compile_in_place(module: nn.Module, mode: Compile, scope: CompileScope) -> Undo:
