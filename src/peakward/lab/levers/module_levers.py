@@ -146,11 +146,11 @@ def compile_in_place(module: nn.Module, mode: Compile, scope: CompileScope) -> U
 
 
 def compiled_parts(module: nn.Module, mode: Compile, scope: CompileScope) -> list[nn.Module]:
-    """The modules that are compiled, each by itself."""
+    """The modules that are compiled, each by itself, and once where it stands in several places."""
     if mode == "none":
         return []
     blocks = repeated_blocks(module) if scope == "block" else None
-    return [module] if blocks is None else list(blocks)
+    return [module] if blocks is None else list(dict.fromkeys(blocks))
 
 
 def _nothing() -> None:

@@ -295,14 +295,12 @@ class Rewriting:
     def _put_in(
         self, modules: Iterable[nn.Module], make: Callable[[nn.Module], Callable[..., Any]]
     ) -> None:
+        wanted = {
+            name: each for name, each in _settings().items() if hasattr(torch._dynamo.config, name)
+        }
         if not _before:
-            there = {
-                name: each
-                for name, each in _settings().items()
-                if hasattr(torch._dynamo.config, name)
-            }
-            _before.update({name: getattr(torch._dynamo.config, name) for name in there})
-            _configure(there)
+            _before.update({name: getattr(torch._dynamo.config, name) for name in wanted})
+        _configure(wanted)
         for each in modules:
             setattr(each, _IMPL, make(each))
             self._changed.append(each)

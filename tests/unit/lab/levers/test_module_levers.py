@@ -93,6 +93,16 @@ def test_an_empty_cache_of_a_state_space_has_no_length(monkeypatch):
     assert module[0].given == [None, cache]
 
 
+def test_a_block_in_several_places_is_compiled_once_and_taken_back():
+    """Written like ALBERT's."""
+    block = nn.Sequential(nn.Linear(4, 4))
+    module = nn.ModuleDict({"blocks": nn.ModuleList([block] * 3)})
+    undo = compile_in_place(module, "default", "block")
+    assert is_compiled(block)
+    undo()
+    assert not is_compiled(block)
+
+
 class Counts(nn.Module):
     def __init__(self):
         super().__init__()

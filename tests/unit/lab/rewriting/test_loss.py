@@ -159,6 +159,39 @@ def test_attention_and_loss_together_and_each_taken_back():
     assert_same(step(model, x, y), before)
 
 
+@pytest.mark.parametrize(
+    ("turn", "why"),
+    [
+        (lambda x: x.transpose(1, 2), None),
+        (lambda x: x.permute(0, 2, 1), None),
+        (lambda x: x.reshape(2, VOCAB, 3), "of 3 dimensions"),
+    ],
+    ids=["transposed", "permuted", "reshaped"],
+)
+def test_logits_that_were_turned_for_the_loss(turn, why):
+    """Classes come second in torch's loss of more than rows."""
+
+    class Turns(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(DIM, VOCAB, bias=False)
+
+        def forward(self, x, targets):
+            logits = self.head(x)
+            return logits, F.cross_entropy(turn(logits), targets, ignore_index=3)
+
+    model, x, y = Turns(), torch.randn(2, 3, DIM), torch.randint(3, 9, (2, 3))
+    before = step(model, x, y)
+    if why is not None:
+        with pytest.raises(PeakwardError, match=why):
+            replaced(model, x, y, part="loss", by="chunked")
+        return
+    undo, what = replaced(model, x, y, part="loss", by="chunked")
+    assert what == {"output layer and cross-entropy (chunked)"}
+    assert_close(step(model, x, y), before, torch.float32)
+    undo()
+
+
 def test_a_line_that_is_logged_once_ends_no_graph():
     """transformers warns so between the output layer and the loss of its GPT-2."""
 
@@ -173,14 +206,12 @@ def test_a_line_that_is_logged_once_ends_no_graph():
             return logits, F.cross_entropy(logits, targets)
 
     log, x, y = logging.getLogger("a model"), torch.randn(6, DIM), torch.randint(VOCAB, (6,))
-    before = torch._dynamo.config.ignore_logger_methods
     with pytest.MonkeyPatch.context() as patch:
         once = functools.cache(lambda self, text: self.info(text))
         patch.setattr(logging.Logger, "told_once", once, raising=False)
         undo, what = replaced(Warns(), x, y, part="loss", by="chunked")
         undo()
     assert what == {"output layer and cross-entropy (chunked)"}
-    assert torch._dynamo.config.ignore_logger_methods == before
 
 
 class Scored(nn.Module):
