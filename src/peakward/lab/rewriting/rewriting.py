@@ -41,11 +41,22 @@ module's result would not be in one graph with the output layer."""
 
 
 def _settings() -> dict[str, Any]:
-    """With what is written to a log once alone, which the pass that looked at the module has written: at such
-    a line the graph would end (torch 2.13), so that the loss of transformers' GPT-2, whose first one warns,
-    had not been in one graph with its output layer."""
+    """Those settings, and what they depend on.
+
+    Ignored is what is written to a log once alone, which the pass that looked at the module has written. At
+    such a line a graph would end (torch 2.13), and the loss of transformers' GPT-2, which warns at the first,
+    would not be in one graph with its output layer. With nested breaks Dynamo resumes the code of backward
+    hooks wrongly, by an UnboundLocalError (torch 2.13).
+    """
     once = {each for each in vars(logging.Logger).values() if hasattr(each, "cache_info")}
-    return {**_SETTINGS, "ignore_logger_methods": torch._dynamo.config.ignore_logger_methods | once}
+    parts = (each for module in list(_rewritings) for each in module.modules())
+    return {
+        **_SETTINGS,
+        "nested_graph_breaks": not any(
+            each._backward_hooks or each._backward_pre_hooks for each in parts
+        ),
+        "ignore_logger_methods": torch._dynamo.config.ignore_logger_methods | once,
+    }
 
 
 _before: dict[str, Any] = {}

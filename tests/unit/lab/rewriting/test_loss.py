@@ -192,6 +192,17 @@ def test_logits_that_were_turned_for_the_loss(turn, why):
     undo()
 
 
+def test_backward_hooks_run_as_before():
+    model, x, y, seen = Tied(), ids(), marked(), []
+    before = step(model, x, y)
+    model.blocks[0].attention.out.register_full_backward_hook(lambda *_: seen.append(1))
+    undo, what = replaced(model, x, y, part="loss", by="fused")
+    assert len(what) == 1
+    assert_close(step(model, x, y), before, torch.float32)
+    assert seen == [1]
+    undo()
+
+
 def test_a_line_that_is_logged_once_ends_no_graph():
     """transformers warns so between the output layer and the loss of its GPT-2."""
 
