@@ -207,7 +207,7 @@ def _read(node: fx.Node) -> list[fx.Node]:
         unread = node.args[:1]
     elif name in ("type_as", "to"):
         unread = node.args[1:2]
-    return [each for each in node.all_input_nodes if each not in unread]
+    return [each for each in node.all_input_nodes if each not in unread or not is_tensor(each)]
 
 
 def _in_shape_of(node: fx.Node, graph: fx.Graph) -> fx.Node:
