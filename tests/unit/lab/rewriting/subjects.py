@@ -261,6 +261,20 @@ class Capped(Written):
         return self.drop(att.softmax(dim=-1)) @ v
 
 
+class Sunk(Written):
+    """A learned score beside those of the keys, which no value belongs to: written like gpt-oss'."""
+
+    def __init__(self, p: float = 0.0) -> None:
+        super().__init__(p)
+        self.sinks = nn.Parameter(torch.zeros(HEADS))
+
+    def attend(self, q, k, v, t, mask):
+        sinks = self.sinks.view(1, -1, 1, 1).expand(q.shape[0], -1, t, 1)
+        att = torch.cat([q @ k.mT / math.sqrt(self.d), sinks], dim=-1)
+        att = att - att.max(dim=-1, keepdim=True).values
+        return att.softmax(-1)[..., :-1] @ v
+
+
 class Reshaped(Written):
     """Scores of a batch of heads, in whose view the heads get a dimension: written like BLOOM's."""
 
