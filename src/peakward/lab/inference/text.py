@@ -262,10 +262,14 @@ def decoding_of(
 
         return FusedDecoder(model, held), held
 
+    def common(draft: AnyModel) -> int | None:
+        """The first tokens that mean the same in both: all, but where one has more rows behind them."""
+        alike = draft.shape.vocab_size == found.model.shape.vocab_size
+        return None if alike else found.words.vocab_size
+
     of_text: dict[str, Any] = {"by": by, "most_new_tokens": n, "ends": found.ends}
     if guesses:
-        n_tokens = found.words.vocab_size
-        drafter = NGrams() if draft is None else ModelDraft(*stepped(draft), n_tokens)
+        drafter = NGrams() if draft is None else ModelDraft(*stepped(draft), common(draft))
         return Speculation(*stepped(found.model), drafter, n_guessed=guesses, **of_text)
     if step == "fused" and isinstance(found.model, Decoder):
         from peakward.lab.inference.fused_step import FusedDecoding

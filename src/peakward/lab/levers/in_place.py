@@ -263,6 +263,7 @@ def _cast_parameters(live: Live, dtype: torch.dtype) -> Undo:
                     "expected an optimizer with moments in the parameters' type to cast, got "
                     f"{str(each.dtype)[6:]} over float32 parameters: leave them, or make another optimizer"
                 )
+    put_back = _without_views(live.model)
     wide_buffers = dict(_buffers(live.model))
     buffers = () if live.keeps_buffers else wide_buffers.values()
     undos = [_cast(each, dtype) for each in (*parameters, *buffers)]
@@ -287,6 +288,7 @@ def _cast_parameters(live: Live, dtype: torch.dtype) -> Undo:
             if name in wide_buffers and each.dtype == dtype:
                 each.data = each.data.float()
                 n_changed += 1
+        put_back()
         # Made in the meantime.
         for each in () if live.optimizer is None else _moments(live.optimizer, parameters):
             each.data = each.data.float()
@@ -302,6 +304,32 @@ def _cast_parameters(live: Live, dtype: torch.dtype) -> Undo:
 
 def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return (each for each in model.named_buffers() if each[1].dtype == torch.float32)
+
+
+def _without_views(model: nn.Module) -> Undo:
+    """Put a tensor of its own in the place of each buffer that is a view, such as minGPT's causal mask, which
+    is a `tril(…).view(…)`: torch cannot trace a view of another type than its base's (2.13).
+
+    Returns:
+        What puts the buffers back, with the values that they have by then.
+    """
+    found: dict[int, tuple[Tensor, Tensor]] = {}
+    tables = [(each._buffers, dict(each._buffers)) for each in model.modules()]
+    for table, before in tables:
+        for name, each in before.items():
+            if each is not None and each._is_view() and each.dtype == torch.float32:
+                _, table[name] = found.setdefault(id(each), (each, each.detach().clone()))
+
+    def undo() -> None:
+        for view, own in found.values():
+            if not _equal(own, view, view.dtype):
+                view.copy_(own)
+        for table, before in tables:
+            for name, each in before.items():
+                if id(each) in found and table.get(name) is found[id(each)][1]:
+                    table[name] = each
+
+    return undo
 
 
 def _moments(optimizer: torch.optim.Optimizer, of: list[nn.Parameter]) -> Iterator[Tensor]:

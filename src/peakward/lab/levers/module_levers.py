@@ -48,7 +48,7 @@ def recompute(module: nn.Module, mode: Checkpointing) -> Undo:
     def without(each: Any) -> Any:
         """Recomputed, a block would fill an empty cache twice, and the keys and values that it keeps are what
         recomputation is to save."""
-        return None if isinstance(each, caches) and each.get_seq_length() == 0 else each
+        return None if isinstance(each, caches) and _is_empty(each) else each
 
     def around(inner: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.is_grad_enabled():
@@ -114,6 +114,14 @@ def _caches() -> tuple[type[Any], ...]:
     return () if held is None else (held.Cache,)
 
 
+def _is_empty(cache: Any) -> bool:
+    """Whether a cache of transformers holds nothing yet."""
+    try:
+        return bool(cache.get_seq_length() == 0)
+    except ValueError:  # Layers of a state space alone, which have no length.
+        return not cache.has_previous_state()
+
+
 def compile_in_place(module: nn.Module, mode: Compile, scope: CompileScope) -> Undo:
     """Compile the repeated blocks, of a module without any the whole."""
     if mode == "none":
@@ -138,11 +146,11 @@ def compile_in_place(module: nn.Module, mode: Compile, scope: CompileScope) -> U
 
 
 def compiled_parts(module: nn.Module, mode: Compile, scope: CompileScope) -> list[nn.Module]:
-    """The modules that are compiled, each by itself."""
+    """The modules that are compiled, each by itself, and once where it stands in several places."""
     if mode == "none":
         return []
     blocks = repeated_blocks(module) if scope == "block" else None
-    return [module] if blocks is None else list(blocks)
+    return [module] if blocks is None else list(dict.fromkeys(blocks))
 
 
 def _nothing() -> None:

@@ -8,6 +8,7 @@ where tokens are drawn; a batch that came with the module is taken whole.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -114,7 +115,8 @@ def _expect_same(given: GivenModule, initial: tuple[Tensor, ...], source: str) -
 class InDouble(TorchDispatchMode):
     """Replaces every cast to a floating type by a cast to fp64. Values in fp64 stay so, and whole
     numbers are cast to it: transformers' rotation multiplies positions with frequencies, and that
-    product takes only one type."""
+    product takes only one type. Grouped products, of the experts of a mixture, are made group by group:
+    torch's operator takes no fp64 (2.13)."""
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
@@ -124,4 +126,25 @@ class InDouble(TorchDispatchMode):
             wanted = kwargs.get("dtype")
             if wanted is not None and wanted.is_floating_point:
                 kwargs["dtype"] = torch.float64
+        if func is _GROUPED and args[0].dtype == torch.float64:
+            return _grouped(*args)
         return func(*args, **kwargs)
+
+
+_GROUPED = torch.ops.aten._grouped_mm.default
+
+
+def _grouped(first: Tensor, second: Tensor, offs: Tensor) -> Tensor:
+    """torch's grouped product. Groups end at `offs` in the rows of `first`, in the columns of `second`, or,
+    where both are matrices, in the dimension that is summed over."""
+    spans = [slice(*each) for each in pairwise((0, *offs.tolist()))]
+    if first.dim() == second.dim() == 2:
+        return torch.stack([first[:, each] @ second[each] for each in spans])
+    found = first.new_zeros(first.shape[-2], second.shape[-1])
+    if second.dim() == 3:
+        for each, matrix in zip(spans, second, strict=True):
+            found[each] = first[each] @ matrix
+    else:
+        for each, matrix in zip(spans, first, strict=True):
+            found[:, each] = matrix @ second[:, each]
+    return found

@@ -168,10 +168,14 @@ def constant(node: fx.Node, leaves: Leaves) -> Constant | None:
         return None
     graph = fx.Graph()
     known = {each: graph.placeholder(each.name) for each in inputs}
+
+    def given(each: fx.Node) -> fx.Node:
+        return known[each] if each in known else _in_shape_of(each, graph)
+
     for each in node.graph.nodes:
         if each not in needed or each in known:
             continue
-        known[each] = graph.node_copy(each, known.__getitem__)
+        known[each] = graph.node_copy(each, given)
     graph.output(known[node])
     assert node.graph.owning_module is not None
     module = fx.GraphModule(node.graph.owning_module, graph)
@@ -190,8 +194,27 @@ def _needed(node: fx.Node) -> set[fx.Node] | None:
         name = called(each)
         if len(needed) > _MOST_NODES or name in _RANDOM:
             return None
-        waiting.extend(each.all_input_nodes)
+        waiting.extend(_read(each))
     return needed
+
+
+def _read(node: fx.Node) -> list[fx.Node]:
+    """The inputs whose values a node reads: a mask that is made in the type of hidden states, as
+    `triu(…).type_as(h)`, depends on none of them."""
+    name = called(node)
+    unread: tuple[object, ...] = ()
+    if name in OF_SHAPE_ALONE:
+        unread = node.args[:1]
+    elif name in ("type_as", "to"):
+        unread = node.args[1:2]
+    return [each for each in node.all_input_nodes if each not in unread or not is_tensor(each)]
+
+
+def _in_shape_of(node: fx.Node, graph: fx.Graph) -> fx.Node:
+    """A tensor with a node's shape, type and device, and any values."""
+    found = value(node)
+    one = graph.call_function(torch.empty, ((),), {"dtype": found.dtype, "device": found.device})
+    return graph.call_method("expand", (one, tuple(found.shape)))
 
 
 _RANDOM = frozenset({"dropout", "rand", "randn", "randint", "rand_like", "randn_like", "bernoulli"})

@@ -67,6 +67,7 @@ def replace(graph: fx.Graph, implementation: str) -> tuple[list[Outcome], list[R
     for node in list(graph.nodes):
         if called(node) != "cross_entropy":
             continue
+        _turn_back(node)
         site = _find(node)
         if isinstance(site, Refused):
             outcomes.append(site)
@@ -77,6 +78,31 @@ def replace(graph: fx.Graph, implementation: str) -> tuple[list[Outcome], list[R
             outcomes.append(outcome)
             returned.extend(left_out)
     return outcomes, returned
+
+
+def _turn_back(node: fx.Node) -> None:
+    """Let a mean over logits that were turned for it, as (batch, tokens, vocabulary) by `transpose(1, 2)`, be
+    one over their rows, which is the same."""
+    turned, targets = argument(node, 0, "input"), argument(node, 1, "target")
+    if not is_tensor(turned) or not is_tensor(targets):
+        return
+    if (value(turned).dim(), value(targets).dim()) != (3, 2):
+        return
+    dims = tuple(each for each in (*turned.args[1:], *turned.kwargs.values()) if type(each) is int)
+    swaps = called(turned) in ("transpose", "swapaxes", "swapdims") and len(dims) == 2
+    logits = turned.args[0] if turned.args else None
+    is_turned = (swaps and {each % 3 for each in dims} == {1, 2}) or (
+        called(turned) == "permute" and dims == (0, 2, 1)
+    )
+    if not is_turned or not is_tensor(logits) or argument(node, 6, "reduction", "mean") != "mean":
+        return
+    flat = {logits: (-1, value(turned).shape[1]), targets: (-1,)}
+    with node.graph.inserting_before(node):
+        for each, shape in flat.items():
+            rows = node.graph.call_method("reshape", (each, shape))
+            rows.meta["example_value"] = value(each).reshape(shape)
+            node.replace_input_with(turned if each is logits else each, rows)
+    prune(turned)
 
 
 def _find(node: fx.Node) -> Site | Refused:

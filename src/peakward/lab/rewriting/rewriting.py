@@ -5,6 +5,7 @@ the part can be replaced in, and lets these run through `backend.Backend`; the f
 it otherwise. `compiled` hands the module's blocks to torch's compiler in the same way.
 """
 
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,27 @@ it the function runs as it was written. The blocks of a model may count each for
 their number. (The argument of torch.compile that limits one function came after torch 2.11.) A graph ends in
 the function that calls a trunk and not in all that called that function, or a loss that is computed of a
 module's result would not be in one graph with the output layer."""
+
+
+def _settings() -> dict[str, Any]:
+    """Those settings, and what they depend on.
+
+    Ignored is what is written to a log once alone, which the pass that looked at the module has written. At
+    such a line a graph would end (torch 2.13), and the loss of transformers' GPT-2, which warns at the first,
+    would not be in one graph with its output layer. With nested breaks Dynamo resumes the code of backward
+    hooks wrongly, by an UnboundLocalError (torch 2.13).
+    """
+    once = {each for each in vars(logging.Logger).values() if hasattr(each, "cache_info")}
+    parts = (each for module in list(_rewritings) for each in module.modules())
+    return {
+        **_SETTINGS,
+        "nested_graph_breaks": not any(
+            each._backward_hooks or each._backward_pre_hooks for each in parts
+        ),
+        "ignore_logger_methods": torch._dynamo.config.ignore_logger_methods | once,
+    }
+
+
 _before: dict[str, Any] = {}
 """Their values before the first replacement."""
 _IMPL = "_compiled_call_impl"
@@ -284,10 +306,12 @@ class Rewriting:
     def _put_in(
         self, modules: Iterable[nn.Module], make: Callable[[nn.Module], Callable[..., Any]]
     ) -> None:
+        wanted = {
+            name: each for name, each in _settings().items() if hasattr(torch._dynamo.config, name)
+        }
         if not _before:
-            there = {name for name in _SETTINGS if hasattr(torch._dynamo.config, name)}
-            _before.update({name: getattr(torch._dynamo.config, name) for name in there})
-            _configure({name: _SETTINGS[name] for name in there})
+            _before.update({name: getattr(torch._dynamo.config, name) for name in wanted})
+        _configure(wanted)
         for each in modules:
             setattr(each, _IMPL, make(each))
             self._changed.append(each)

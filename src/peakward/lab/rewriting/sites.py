@@ -206,7 +206,7 @@ def _scores(node: object) -> _Scores | None:
         return _begun(node, name)
     step = _STEPS.get(name) or (_cast if name in CASTS else None)
     if step is None:
-        if name in _BENDS and _scores(node.args[0]) is not None:
+        if name in _BENDS and any(_scores(each) is not None for each in node.all_input_nodes):
             raise Stop(f"its scores go through {name}")
         return None
     for each in node.all_input_nodes:
@@ -221,7 +221,10 @@ def _scores(node: object) -> _Scores | None:
     return None
 
 
-_BENDS = ("tanh", "clamp", "clip", "relu", "sigmoid", "exp", "log_softmax", "view", "reshape")
+_BENDS = (
+    *("tanh", "clamp", "clip", "relu", "sigmoid", "exp", "log_softmax", "view", "reshape"),
+    "cat",  # A sink beside the keys, as gpt-oss has.
+)
 
 
 def _only_user_of_scores(node: fx.Node) -> None:

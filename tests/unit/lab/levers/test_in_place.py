@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from peakward.lab.levers.in_place import Applied, Live, obstacle
 from peakward.records.case import AS_WRITTEN
@@ -183,6 +184,38 @@ def test_a_buffer_that_was_put_in_another_ones_place_is_fp32_again():
     (lost,) = applied.undo()
     assert "1 of 3 tensors were trained in bfloat16" in lost
     assert model.mean.dtype == torch.float32
+
+
+class Triangle(nn.Module):
+    """Its causal mask is a view, in two buffers: written like minGPT's."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("bias", torch.tril(torch.ones(4, 4)).view(1, 1, 4, 4))
+        self.register_buffer("again", self.bias)
+
+    def forward(self, x):
+        return self.linear(x) @ self.bias[0, 0]
+
+
+def test_a_buffer_that_is_a_view_can_be_traced_in_16_bits():
+    model = Triangle()
+    mask = model.bias
+    live = Live(model=model)
+    applied = Applied(live, settings(precision="bf16"))
+    with FakeTensorMode(allow_non_fake_inputs=True) as traced:
+        assert traced.from_tensor(model.bias).dtype == torch.bfloat16
+    assert model.again is model.bias
+    assert model(torch.ones(2, 4)).dtype == torch.float32
+    assert applied.undo() == ()
+    assert model.bias is model.again is mask
+    assert torch.equal(mask[0, 0], torch.ones(4, 4).tril())
+    written = Applied(live, settings(precision="bf16"))
+    model.bias.zero_()
+    assert len(written.undo()) == 1
+    assert model.bias is mask
+    assert not mask.any()
 
 
 def test_a_copy_computes_with_its_own_parameters_and_is_plain(live):

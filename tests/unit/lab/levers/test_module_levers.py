@@ -68,6 +68,41 @@ def test_a_cache_is_not_filled_again(kind):
     undo()
 
 
+class Keeps(nn.Module):
+    """A block that is given a cache."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.given = nn.Linear(4, 4), []
+
+    def forward(self, x, cache=None):
+        self.given.append(cache)
+        return self.linear(x)
+
+
+def test_an_empty_cache_of_a_state_space_has_no_length(monkeypatch):
+    """That of transformers' Mamba: asked for one it raises."""
+    made = transformers.MambaConfig(hidden_size=4, num_hidden_layers=2)
+    cache = transformers.DynamicCache(config=made)
+    module = nn.ModuleList([Keeps(), Keeps()])
+    recompute(nn.ModuleDict({"blocks": module}), "every-block")
+    x = torch.ones(1, 2, 4)
+    module[0](x, cache=cache)
+    monkeypatch.setattr(transformers.DynamicCache, "has_previous_state", lambda self: True)
+    module[0](x, cache=cache)
+    assert module[0].given == [None, cache]
+
+
+def test_a_block_in_several_places_is_compiled_once_and_taken_back():
+    """Written like ALBERT's."""
+    block = nn.Sequential(nn.Linear(4, 4))
+    module = nn.ModuleDict({"blocks": nn.ModuleList([block] * 3)})
+    undo = compile_in_place(module, "default", "block")
+    assert is_compiled(block)
+    undo()
+    assert not is_compiled(block)
+
+
 class Counts(nn.Module):
     def __init__(self):
         super().__init__()

@@ -110,7 +110,7 @@ def test_parameters_that_cannot_be_stepped_are_refused():
             expect_live(module, None)
 
 
-def test_the_longest_list_of_one_class():
+def test_the_list_of_blocks_that_holds_the_most_parameters():
     model = nn.ModuleDict(
         {
             "encoder": nn.ModuleList(block() for _ in range(2)),
@@ -119,6 +119,42 @@ def test_the_longest_list_of_one_class():
         }
     )
     assert repeated_blocks(model) is model["decoder"]
+
+
+def test_few_large_blocks_stand_before_many_small_ones():
+    """As a language model's beside those of what sees its images."""
+    large = nn.ModuleList(nn.Sequential(nn.Linear(9, 9)) for _ in range(2))
+    model = nn.ModuleDict(
+        {"sees": nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(4)), "says": large}
+    )
+    assert repeated_blocks(model) is large
+
+
+def test_blocks_in_turn_are_blocks():
+    class Other(nn.Sequential):
+        """A block of another class."""
+
+    def other():
+        return Other(nn.Linear(2, 2))
+
+    in_turn = nn.ModuleList([block(), other(), block(), other()])
+    assert repeated_blocks(nn.ModuleDict({"blocks": in_turn})) is in_turn
+    parts = nn.ModuleList([block(), other()])
+    assert repeated_blocks(nn.ModuleDict({"parts": parts})) is None
+    called = nn.Sequential(block(), other(), block())
+    assert repeated_blocks(nn.ModuleDict({"called": called})) is None
+
+
+def test_a_block_may_hold_its_parameters_itself():
+    class Bare(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            for i in range(n):
+                self.register_parameter(f"w{i}", nn.Parameter(torch.ones(2)))
+
+    blocks, norms = (nn.ModuleList(Bare(n) for _ in range(2)) for n in (3, 2))
+    assert repeated_blocks(nn.ModuleDict({"blocks": blocks, "norms": norms})) is blocks
+    assert repeated_blocks(nn.ModuleDict({"norms": norms})) is None
 
 
 def test_what_lies_in_a_block_is_no_list_of_blocks():

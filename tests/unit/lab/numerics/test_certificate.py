@@ -169,6 +169,21 @@ def test_without_a_run_in_fp64_the_models_own_runs_are_the_measure(certified):
     assert certified(wrong, loss=only_fp32).verdict == "violated"
 
 
+def test_without_a_run_in_fp64_a_cast_errs_by_what_the_models_own_run_tells(certified):
+    """Another order of sums in the cast is no error of it."""
+
+    def only_narrow(logits, ids):
+        assert logits.dtype != torch.float64
+        return scored(logits, ids)
+
+    reordered = {"precision": "bf16-mixed", "attention": "sdpa-math"}
+    verdict = certified(loss=only_narrow, **reordered)
+    assert (verdict.verdict, verdict.reason[:7]) == ("holds", "against")
+    assert all(each.base_error > 0 for each in verdict.errors if each.quantity == "gradients")
+    wrong = partial(off, name="blocks.1.ff.0.weight", factor=1.1)
+    assert certified(wrong, loss=only_narrow, **reordered).verdict == "violated"
+
+
 def test_a_model_that_gives_other_numbers_at_each_call_is_not_certified(certified, tiny_gpt):
     class Counting(tiny_gpt.GPT):
         calls = 0

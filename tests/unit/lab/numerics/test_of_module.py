@@ -95,6 +95,27 @@ def test_the_oracle_is_in_fp64_where_the_module_casts_to_fp32(make_module_case):
         )
 
 
+@pytest.mark.parametrize("several", ["rows", "columns"])
+def test_the_oracle_has_the_products_of_experts(several):
+    """torch's grouped product takes no fp64; its gradients are grouped products too."""
+    torch.manual_seed(0)
+    rows, experts = torch.randn(12, 8).double(), torch.randn(3, 8, 16).double()
+    ends = torch.tensor([2, 2, 12], dtype=torch.int32)
+    rows.requires_grad_()
+    experts.requires_grad_()
+    parts = zip(rows.split([2, 0, 10]), experts, strict=True)
+    expected = torch.cat([part @ each for part, each in parts])
+    with InDouble():
+        if several == "rows":
+            found = F.grouped_mm(rows, experts, offs=ends)
+        else:
+            found = F.grouped_mm(experts.mT, rows.mT, offs=ends).mT
+        given = torch.randn_like(expected)
+        gradients = torch.autograd.grad(found, (rows, experts), given)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients, torch.autograd.grad(expected, (rows, experts), given))
+
+
 def test_a_wrong_optimiser_violates_its_class(make_module_case, monkeypatch):
     real = optimizer.adamw
 

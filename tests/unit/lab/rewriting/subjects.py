@@ -85,6 +85,21 @@ class Biased(Written):
         return self.drop(self.softmax(q @ k.transpose(2, 3) + hidden)) @ v
 
 
+class Typed(Written):
+    """A triangle put into the queries' type, behind a prefix of no keys: written like Meta's Llama."""
+
+    def attend(self, q, k, v, t, mask):
+        hidden = torch.triu(torch.full((t, t), float("-inf")), diagonal=1)
+        hidden = torch.hstack([torch.zeros((t, 0)), hidden]).type_as(q)
+        att = torch.matmul(q, k.transpose(2, 3)) / math.sqrt(self.d) + hidden
+        return (
+            self.drop(
+                F.softmax(att.to(torch.promote_types(att.dtype, torch.float32)), -1).type_as(q)
+            )
+            @ v
+        )
+
+
 class Summed(Written):
     """Products by einsum, heads third, a mask in the scores' shape, softmax in at least fp32."""
 
@@ -244,6 +259,20 @@ class Capped(Written):
         att = torch.tanh(q @ k.transpose(-2, -1) / math.sqrt(self.d)) * 5.0
         att = att.masked_fill(self.tril[:, :, :t, :t] == 0, float("-inf"))
         return self.drop(att.softmax(dim=-1)) @ v
+
+
+class Sunk(Written):
+    """A learned score beside those of the keys, which no value belongs to: written like gpt-oss'."""
+
+    def __init__(self, p: float = 0.0) -> None:
+        super().__init__(p)
+        self.sinks = nn.Parameter(torch.zeros(HEADS))
+
+    def attend(self, q, k, v, t, mask):
+        sinks = self.sinks.view(1, -1, 1, 1).expand(q.shape[0], -1, t, 1)
+        att = torch.cat([q @ k.mT / math.sqrt(self.d), sinks], dim=-1)
+        att = att - att.max(dim=-1, keepdim=True).values
+        return att.softmax(-1)[..., :-1] @ v
 
 
 class Reshaped(Written):

@@ -21,6 +21,7 @@ CAUSAL = [
     "InPlace",
     "Chosen",
     "Biased",
+    "Typed",
     "Summed",
     "Flat",
     "Repeated",
@@ -125,9 +126,10 @@ class Weighed(subjects.Torchs):
         (nn.Sequential(subjects.Capped()), "tanh"),
         (nn.Sequential(subjects.Both()), "returned"),
         (nn.Sequential(subjects.Reshaped()), "go through view"),
+        (nn.Sequential(subjects.Sunk()), "go through cat"),
         (nn.Sequential(Weighed()), "nn.MultiheadAttention's probabilities are read"),
     ],
-    ids=["none", "bent", "returned", "reshaped", "weighed"],
+    ids=["none", "bent", "returned", "reshaped", "sunk", "weighed"],
 )
 def test_a_module_without_such_a_part_is_left_as_it_was(model, why):
     x = torch.randn(2, 9, DIM)

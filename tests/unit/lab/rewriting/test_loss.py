@@ -1,6 +1,8 @@
 """Cross-entropy replaced inside a module, and the output layer with it."""
 
 import copy
+import functools
+import logging
 import warnings
 
 import pytest
@@ -155,6 +157,72 @@ def test_attention_and_loss_together_and_each_taken_back():
     assert_close(step(model, x, y), before, torch.float32)
     undo_loss()
     assert_same(step(model, x, y), before)
+
+
+@pytest.mark.parametrize(
+    ("turn", "why"),
+    [
+        (lambda x: x.transpose(1, 2), None),
+        (lambda x: x.permute(0, 2, 1), None),
+        (lambda x: x.reshape(2, VOCAB, 3), "of 3 dimensions"),
+    ],
+    ids=["transposed", "permuted", "reshaped"],
+)
+def test_logits_that_were_turned_for_the_loss(turn, why):
+    """Classes come second in torch's loss of more than rows."""
+
+    class Turns(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(DIM, VOCAB, bias=False)
+
+        def forward(self, x, targets):
+            logits = self.head(x)
+            return logits, F.cross_entropy(turn(logits), targets, ignore_index=3)
+
+    model, x, y = Turns(), torch.randn(2, 3, DIM), torch.randint(3, 9, (2, 3))
+    before = step(model, x, y)
+    if why is not None:
+        with pytest.raises(PeakwardError, match=why):
+            replaced(model, x, y, part="loss", by="chunked")
+        return
+    undo, what = replaced(model, x, y, part="loss", by="chunked")
+    assert what == {"output layer and cross-entropy (chunked)"}
+    assert_close(step(model, x, y), before, torch.float32)
+    undo()
+
+
+def test_backward_hooks_run_as_before():
+    model, x, y, seen = Tied(), ids(), marked(), []
+    before = step(model, x, y)
+    model.blocks[0].attention.out.register_full_backward_hook(lambda *_: seen.append(1))
+    undo, what = replaced(model, x, y, part="loss", by="fused")
+    assert len(what) == 1
+    assert_close(step(model, x, y), before, torch.float32)
+    assert seen == [1]
+    undo()
+
+
+def test_a_line_that_is_logged_once_ends_no_graph():
+    """transformers warns so between the output layer and the loss of its GPT-2."""
+
+    class Warns(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(DIM, VOCAB, bias=False)
+
+        def forward(self, x, targets):
+            logits = self.head(x)
+            log.told_once("a loss of its own")
+            return logits, F.cross_entropy(logits, targets)
+
+    log, x, y = logging.getLogger("a model"), torch.randn(6, DIM), torch.randint(VOCAB, (6,))
+    with pytest.MonkeyPatch.context() as patch:
+        once = functools.cache(lambda self, text: self.info(text))
+        patch.setattr(logging.Logger, "told_once", once, raising=False)
+        undo, what = replaced(Warns(), x, y, part="loss", by="chunked")
+        undo()
+    assert what == {"output layer and cross-entropy (chunked)"}
 
 
 class Scored(nn.Module):
