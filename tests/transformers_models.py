@@ -34,6 +34,10 @@ MODELS = {
         {"sliding_window": 4, "head_dim": 8},
     ),
     "ALiBi, no positions": ("bloom", {"n_head": 4, "n_layer": 2}),
+    "ALiBi of a fixed length": (
+        "mpt",
+        {"d_model": 32, "n_heads": 4, "n_layers": 2, "expansion_ratio": 2, "max_seq_len": 64},
+    ),
     "learned positions": ("opt", {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0}),
     "part of a head is turned, side by side": ("gpt_neox", {}),
     "values narrower than keys, experts": (

@@ -274,7 +274,7 @@ def _limit(module: PreTrainedModel) -> float:
     """The longest text. The angles of longrope change for a whole text where it goes beyond the length that
     the model was first trained for, so that it would have to be computed anew from its start."""
     text = module.config.get_text_config()
-    limits = [getattr(text, "max_position_embeddings", None)]
+    limits = [getattr(text, each, None) for each in ("max_position_embeddings", "max_seq_len")]
     if "longrope" in _rope_types(module):
         limits += [
             number
