@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from loss_curves import moments
 from loss_curves.moments import MOMENTS, NEAREST, STATES, Make
 from peakward.kernels.ops.attention.api import implementation
-from peakward.lab.levers import fp8_layer, precision
+from peakward.kernels.ops.fp8_modules.api import scales_of
+from peakward.lab.levers import fp8_layers, precision
 from peakward.lab.models.decoder import Decoder, build
 from peakward.records.model_shape import ModelShape
 
@@ -74,7 +75,7 @@ class ReferenceFp8Linear(nn.Linear):
     """A linear layer with the roundings of fp8 by torch's own operators, for a CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return fp8_layer.rounded_by_torch(self, input)
+        return fp8_layers.rounded_by_torch(self, input)
 
 
 def model_for(computes_in: str, shape: ModelShape, device: str) -> Decoder:
@@ -101,5 +102,5 @@ def begin(model: Decoder, seed: int) -> None:
     model.initialise(seed)
     for each in model.modules():
         if isinstance(each, precision.Fp8Linear):
-            for history in fp8_layer.scales_of(each):
+            for history in scales_of(each):
                 history.zero_()

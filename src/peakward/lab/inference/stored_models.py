@@ -48,10 +48,9 @@ def expressed(config: Path) -> ModelShape:
     """The shape of the model that the reference decoder computes.
 
     Raises:
-        PeakwardError: it cannot express the model.
+        PeakwardError: no configuration, or one of a model that the decoder cannot express.
     """
-    held = files.configuration(config)
-    files.refuse_impossible_sizes(held, config.name)
+    held = _sound(config)
     kind = held.get("model_type")
     if kind not in LLAMAS:
         raise PeakwardError(
@@ -62,8 +61,19 @@ def expressed(config: Path) -> ModelShape:
     return hugging_face.shape_of(held, files.title(config))
 
 
+def _sound(config: Path) -> dict[str, object]:
+    held = files.configuration(config)
+    files.refuse_impossible_sizes(held, config.name)
+    return held
+
+
 def beyond(config: Path) -> str | None:
-    """Why the reference decoder cannot express a model, or None where it can."""
+    """Why the reference decoder cannot express a model, or None where it can.
+
+    Raises:
+        PeakwardError: no configuration, or one with sizes that no model has.
+    """
+    _sound(config)
     try:
         expressed(config)
     except PeakwardError as error:
