@@ -123,7 +123,8 @@ class BytePairs:
         self.identity = identity
         self.vocab_size = max(inner.get_vocab().values()) + 1
         self.n_plain = max(inner.get_vocab(with_added_tokens=False).values(), default=-1) + 1
-        """Without tokens that were added: Gemma 3's files have one more than its embedding has rows."""
+        """Without tokens that were added, which may lie behind a model's embedding (Gemma 3, transformers'
+        issue 37011)."""
         self.separator = separator
 
     def encode(self, text: str) -> NDArray[np.int64]:
