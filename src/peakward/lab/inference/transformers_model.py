@@ -359,9 +359,9 @@ def _expect_recomputation(model: TransformersModel) -> None:
 def _counts_slots(
     model: TransformersModel, cache: ContiguousCache, ids: Tensor, active: Tensor
 ) -> bool:
-    """Whether logits change where a pass says that more tokens are held, as Llama 4's, which scales queries by
-    that number. Equal passes may differ too, where sums of experts are added in any order. A model that makes
-    a mask of the number ends in an error, because the mask has no fitting size."""
+    """Whether logits change where a pass says that more tokens are held, as those of Llama 4, which scales
+    queries by that number. Equal passes may differ too, where sums of experts are added in any order. A model
+    that makes a mask of the number ends in an error, because the mask has no fitting size."""
 
     def logits() -> Tensor:
         return cache.score(model, ids, active, int(cache.limit))[:, -1].double()
