@@ -23,9 +23,8 @@ from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.drafts import NGrams
 from peakward.lab.inference.fused_step import FusedDecoder, FusedDecoding, FusedStep
 from peakward.lab.inference.generate import text_of
-from peakward.lab.inference.int4 import Int4Cache, Int4PagedCache
 from peakward.lab.inference.paged import PagedCache
-from peakward.lab.inference.sequences import ContiguousCache, QuantizedCache, SequenceCache
+from peakward.lab.inference.sequences import ContiguousCache, SequenceCache
 from peakward.lab.inference.serving import Request, serve
 from peakward.lab.inference.speculation import Speculation
 from peakward.lab.models import decoder
@@ -144,14 +143,13 @@ def fused(
     kept = []
     for name, capacity in (("alone", positions), ("alone, room as the loop's", positions + n_new)):
         held = cache(capacity)
-        held.keys.normal_()
-        held.values.normal_()
-        step = FusedStep(model, list(held.keys), list(held.values))
+        keys, values = held.storage.keys.normal_(), held.storage.values.normal_()
+        step = FusedStep(model, list(keys), list(values))
         graph = graph_of(lambda step=step: step(ids, position))
         kept.append((held, step))
         ways[name] = replayed(graph)
         if capacity == positions:
-            bytes_ = step_bytes(model, list(held.keys))
+            bytes_ = step_bytes(model, list(keys))
     times: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(ROUNDS + 1):
         for name in list(ways) if turn % 2 else list(ways)[::-1]:
@@ -177,16 +175,18 @@ def steps(report: Report, model: decoder.Decoder, positions: int, rows: int) -> 
     shape, capacity = model.shape, positions + ROOM + 8
     at = {"n_rows": rows, "device": "cuda", "dtype": torch.bfloat16}
     kernel = at | {"attention": "flash-decode"}
-    pages = rows * -(-capacity // PAGE_SIZE)
+    contiguous = {"capacity": capacity}
+    pages = {"n_pages": rows * -(-capacity // PAGE_SIZE), "page_size": PAGE_SIZE}
     caches: dict[str, SequenceCache] = {
-        "contiguous, sdpa": ContiguousCache(shape, capacity=capacity, **at),
-        "contiguous, kernel": ContiguousCache(shape, capacity=capacity, **kernel),
-        "pages, kernel": PagedCache(shape, n_pages=pages, page_size=PAGE_SIZE, **kernel),
-        "int8, kernel": QuantizedCache(shape, capacity=capacity, stored=torch.int8, **kernel),
-        "int4, sdpa": Int4Cache(shape, capacity=capacity, **at),
-        "int4, kernel": Int4Cache(shape, capacity=capacity, **kernel),
-        "int4 pages, kernel": Int4PagedCache(shape, n_pages=pages, page_size=PAGE_SIZE, **kernel),
-        "guesses by n-grams, kernel": ContiguousCache(shape, capacity=capacity, **kernel),
+        "contiguous, sdpa": ContiguousCache(shape, **contiguous, **at),
+        "contiguous, kernel": ContiguousCache(shape, **contiguous, **kernel),
+        "pages, kernel": PagedCache(shape, **pages, **kernel),
+        "int8, kernel": ContiguousCache(shape, stored=torch.int8, **contiguous, **kernel),
+        "int8 pages, kernel": PagedCache(shape, stored=torch.int8, **pages, **kernel),
+        "int4, sdpa": ContiguousCache(shape, stored=torch.uint8, **contiguous, **at),
+        "int4, kernel": ContiguousCache(shape, stored=torch.uint8, **contiguous, **kernel),
+        "int4 pages, kernel": PagedCache(shape, stored=torch.uint8, **pages, **kernel),
+        "guesses by n-grams, kernel": ContiguousCache(shape, **contiguous, **kernel),
     }
     decodings = {}
     for name, cache in caches.items():

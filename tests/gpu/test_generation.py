@@ -9,9 +9,8 @@ from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.drafts import ModelDraft, NGrams, without_blocks
 from peakward.lab.inference.generate import generate, text_of
 from peakward.lab.inference.heavy_hitters import HeavyHitterCache
-from peakward.lab.inference.int4 import Int4Cache, Int4PagedCache
-from peakward.lab.inference.paged import PagedCache, QuantizedPagedCache
-from peakward.lab.inference.sequences import ContiguousCache, QuantizedCache, SlidingCache
+from peakward.lab.inference.paged import PagedCache
+from peakward.lab.inference.sequences import ContiguousCache, SlidingCache
 from peakward.lab.inference.serving import Request, serve
 from peakward.lab.inference.speculation import Speculation
 from peakward.lab.models import decoder
@@ -22,24 +21,30 @@ pytestmark = pytest.mark.gpu
 SHAPE = presets.model("tiny")
 ON_GPU = {"n_rows": 2, "device": "cuda", "dtype": torch.bfloat16}
 KERNEL = {"attention": "flash-decode"}
+INT8, INT4 = {"stored": torch.int8}, {"stored": torch.uint8}
+
+
+def contiguous(**how):
+    return lambda **at: ContiguousCache(SHAPE, capacity=160, **how, **at)
+
+
+def pages(**how):
+    return lambda **at: PagedCache(SHAPE, n_pages=24, page_size=16, **how, **at)
+
+
 CACHES = {
-    "contiguous": lambda **at: ContiguousCache(SHAPE, capacity=160, **at),
-    "contiguous, kernel": lambda **at: ContiguousCache(SHAPE, capacity=160, **KERNEL, **at),
-    "pages": lambda **at: PagedCache(SHAPE, n_pages=24, page_size=16, **at),
-    "pages, kernel": lambda **at: PagedCache(SHAPE, n_pages=24, page_size=16, **KERNEL, **at),
-    "int8": lambda **at: QuantizedCache(SHAPE, capacity=160, stored=torch.int8, **at),
-    "int8 pages": lambda **at: QuantizedPagedCache(
-        SHAPE, n_pages=24, page_size=16, stored=torch.int8, **at
-    ),
-    "int8 pages, kernel": lambda **at: QuantizedPagedCache(
-        SHAPE, n_pages=24, page_size=16, stored=torch.int8, **KERNEL, **at
-    ),
-    "int4 pages": lambda **at: Int4PagedCache(SHAPE, n_pages=24, page_size=16, **at),
-    "int4": lambda **at: Int4Cache(SHAPE, capacity=160, **at),
-    "int4, kernel": lambda **at: Int4Cache(SHAPE, capacity=160, **KERNEL, **at),
-    "int4 pages, kernel": lambda **at: Int4PagedCache(
-        SHAPE, n_pages=24, page_size=16, **KERNEL, **at
-    ),
+    "contiguous": contiguous(),
+    "contiguous, kernel": contiguous(**KERNEL),
+    "pages": pages(),
+    "pages, kernel": pages(**KERNEL),
+    "int8": contiguous(**INT8),
+    "int8, kernel": contiguous(**INT8, **KERNEL),
+    "int8 pages": pages(**INT8),
+    "int8 pages, kernel": pages(**INT8, **KERNEL),
+    "int4 pages": pages(**INT4),
+    "int4": contiguous(**INT4),
+    "int4, kernel": contiguous(**INT4, **KERNEL),
+    "int4 pages, kernel": pages(**INT4, **KERNEL),
     "ring": lambda **at: SlidingCache(SHAPE, n_recent=6, n_sinks=2, **at),
     "heavy": lambda **at: HeavyHitterCache(SHAPE, n_heavy=8, n_recent=8, **at),
 }

@@ -11,6 +11,7 @@ pytest.importorskip("triton")
 from peakward.kernels import (
     add_layer_norm,
     add_rms_norm,
+    cache_write_,
     cross_entropy,
     cross_entropy_and_lse,
     decode_attention,
@@ -83,6 +84,16 @@ def in_place(operate):
     return lambda x, *rest: operate(x * 1.0, *rest)
 
 
+def written(k, slots, keys, values, *scales):
+    """What a cache holds behind a write: each of its tensors, in fp32."""
+    held = [each.clone() for each in (keys, values, *scales)]
+    names = ("keys", "values", "k_scale", "v_scale")
+    cache_write_(
+        k=k.detach(), v=-2 * k.detach(), slots=slots, **dict(zip(names, held, strict=False))
+    )
+    return tuple(each.float() for each in held)
+
+
 CASES = {
     "rms_norm": (lambda x, w: rms_norm(x, (48,), w), lambda: (rows(6, 48), rows(48))),
     "rms_norm of a view": (
@@ -150,8 +161,23 @@ CASES = {
         lambda: (rows(2, 128), torch.randint(-9, 9, (5, 128), dtype=torch.int8), torch.rand(1, 5)),
     ),
 }
+for _name, _stored, _scales in (("as it is", torch.float32, 0), ("int8", torch.int8, 2)):
+    CASES[f"cache_write_ {_name}"] = (
+        written,
+        lambda stored=_stored, n=_scales: (
+            heads(),
+            torch.arange(5)[None] + 3,
+            *(torch.zeros(1, 2, 9, 16, dtype=stored) for _ in range(2)),
+            *(torch.zeros(1, 2, 9) for _ in range(n)),
+        ),
+    )
 EACH = pytest.mark.parametrize("name", CASES)
-WITHOUT_GRADIENT = ("decode_attention", "int8_matmul")
+WITHOUT_GRADIENT = (
+    "decode_attention",
+    "int8_matmul",
+    "cache_write_ as it is",
+    "cache_write_ int8",
+)
 
 
 class Watched(TorchDispatchMode):

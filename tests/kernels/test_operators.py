@@ -8,6 +8,7 @@ import torch
 from torch.autograd import forward_ad
 
 pytest.importorskip("triton")
+from peakward.kernels.ops.cache_write.api import cache_write_
 from peakward.kernels.ops.cross_entropy.api import cross_entropy
 from peakward.kernels.ops.decode_attention.api import decode_attention, paged_decode_attention
 from peakward.kernels.ops.flash_attention.api import flash_attention, flash_attention_varlen
@@ -40,6 +41,12 @@ def packed(tokens, starts):
     )
 
 
+def written(k, slots):
+    keys, values = CACHE.clone(), CACHE.clone()
+    cache_write_(keys, values, k, k, slots)
+    return keys
+
+
 CALLS = {
     "rms_norm": (lambda x, weight: rms_norm(x, (16,), weight), ROWS, WEIGHT),
     "add_rms_norm": (add_rms_norm, ROWS, ROWS),
@@ -60,6 +67,7 @@ CALLS = {
         HEADS,
         TABLE,
     ),
+    "cache_write_": (written, HEADS, torch.arange(3)[None]),
     "int8_matmul": (lambda x, scale: int8_matmul(x, INT8, scale), X, SCALE),
     "int4_matmul": (lambda x, scale: int4_matmul(x, INT4, scale), X, SCALE),
 }
@@ -88,7 +96,13 @@ ONE_INPUT = {
         ROWS,
     ),
 }
-WITHOUT_GRADIENT = ("decode_attention", "paged_decode_attention", "int8_matmul", "int4_matmul")
+WITHOUT_GRADIENT = (
+    "decode_attention",
+    "paged_decode_attention",
+    "cache_write_",
+    "int8_matmul",
+    "int4_matmul",
+)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="nothing is interpreted here")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from peakward.kernels.ops.activation_modules.api import fuse_activations
     from peakward.kernels.ops.adamw.api import TritonAdamW
+    from peakward.kernels.ops.cache_write.api import cache_write_
     from peakward.kernels.ops.cross_entropy.api import cross_entropy, cross_entropy_and_lse
     from peakward.kernels.ops.decode_attention.api import (
         decode_attention,
@@ -43,6 +44,7 @@ _MODULE_OF = {
     "TritonAdamW": "adamw",
     "add_layer_norm": "layer_norm",
     "add_rms_norm": "rms_norm",
+    "cache_write_": "cache_write",
     "cross_entropy": "cross_entropy",
     "cross_entropy_and_lse": "cross_entropy",
     "decode_attention": "decode_attention",
@@ -77,6 +79,7 @@ __all__ = [
     "TritonAdamW",
     "add_layer_norm",
     "add_rms_norm",
+    "cache_write_",
     "cross_entropy",
     "cross_entropy_and_lse",
     "decode_attention",

@@ -140,7 +140,8 @@ class Operator:
             results, recording = record(self._body, self._declared(inputs), options)
             self._remember(key, _REFUSED if recording is None else recording)
         for each in self._mutated:
-            torch.autograd.graph.increment_version(inputs[each])
+            if inputs[each] is not None:
+                torch.autograd.graph.increment_version(inputs[each])
         return results
 
     def _declared(self, inputs: tuple[Any, ...]) -> list[Any]:

@@ -106,7 +106,7 @@ class FusedDecoder(nn.Module):
     def step(self, n_new: int) -> FusedStep:
         """The step of so many new tokens of each row."""
         if n_new not in self._steps:
-            keys, values = list(self._cache.keys), list(self._cache.values)
+            keys, values = list(self._cache.storage.keys), list(self._cache.storage.values)
             self._steps[n_new] = FusedStep(self.model, keys, values, n_new=n_new)
         return self._steps[n_new]
 

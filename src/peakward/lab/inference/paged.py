@@ -5,9 +5,9 @@ memory is taken a page at a time and no row needs neighbouring pages. Full pages
 every later prompt that begins alike. A copy of a row (`fork`) shares its last page too, which is copied when
 one of them writes to it. A page that no row lists any more is free for any other.
 
-Pages of fewer bits (`QuantizedPagedCache`, `int4.Int4PagedCache`) hold their scales too, which are listed,
-shared and copied with them. A prompt attends to itself before it is stored, but to a beginning that others
-have stored as it is stored: its numbers are then those of a text that goes on behind that.
+Pages of fewer bits (`storage.empty`) hold their scales too, which are shared and copied with them. A prompt
+attends to itself before it is stored, but to a beginning that others have stored as it is stored: its numbers
+are then those of a text that goes on behind that.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from peakward.kernels.ops.decode_attention.api import paged_decode_attention
-from peakward.kernels.ops.decode_attention.reference import dequantized, gathered, quantized
+from peakward.kernels.ops.decode_attention.reference import gathered
 from peakward.lab.inference.passes import Pass, sent
 from peakward.lab.inference.sequences import KeptShape, SequenceCache
+from peakward.lab.inference.storage import Storage, empty
 from peakward.records.errors import PeakwardError
 
 
@@ -88,13 +89,17 @@ class PagedCache(SequenceCache):
         n_pages: int,
         page_size: int = 16,
         dtype: torch.dtype,
-        width: int | None = None,
+        stored: torch.dtype | None = None,
         **others: Any,
     ) -> None:
         """The others are `SequenceCache`'s: device, attention.
 
         Args:
-            width: the elements of a key or value as it is stored; None: head_dim.
+            dtype: of the elements that are read.
+            stored: how they are held, see `storage.empty`; None: as `dtype`.
+
+        Raises:
+            PeakwardError: as `storage.empty`.
         """
         super().__init__(shape, n_rows=n_rows, limit=n_pages * page_size, **others)
         device = self.device
@@ -106,14 +111,13 @@ class PagedCache(SequenceCache):
             (n_rows, n_pages), self.spare, dtype=torch.int32, device=device
         )
         """The tables again, on the device, with the spare page behind a row's own."""
-        slots = (shape.n_layers, n_pages + 1, page_size)
-        size = (*slots, shape.n_kv_heads, width or shape.head_dim)
-        self.keys = torch.zeros(size, device=device, dtype=dtype)
-        self.values = torch.zeros(size, device=device, dtype=dtype)
+        size = (shape.n_layers, n_pages + 1, page_size, shape.n_kv_heads)
+        self.dtype = dtype
+        self.storage = empty(size, shape.head_dim, dtype=dtype, stored=stored, device=device)
 
     @property
     def n_bytes(self) -> int:
-        return 2 * self.keys.nbytes
+        return self.storage.n_bytes
 
     def prefill(self, model: nn.Module, row: int, ids: Sequence[int]) -> Tensor:
         """See `SequenceCache`. What pages hold of the beginning of the prompt is not computed again."""
@@ -157,35 +161,30 @@ class PagedCache(SequenceCache):
         n_pages = ceil((len(ids) + n) / self.page_size) - len(self._known(ids))
         return n_pages <= len(self.pages.free)
 
-    @property
-    def _parts(self) -> tuple[Tensor, ...]:
-        """All that pages hold, each (layers, n_pages + 1, page_size, kv_heads, …)."""
-        return self.keys, self.values
-
     def write(self, layer: int, at: Pass, k: Tensor, v: Tensor) -> None:
-        self._put(at, (self.keys[layer], k), (self.values[layer], v))
+        self.storage.at(layer).write(k, v, at.own, self.block_table[at.rows])
 
     def read(self, layer: int, at: Pass) -> tuple[Tensor, Tensor]:
-        return self._of_rows(at, self.keys[layer]), self._of_rows(at, self.values[layer])
+        table = self.block_table[at.rows, : ceil(at.longest / self.page_size)]
+        held = (gathered(each, table) for each in self.storage.at(layer).parts)
+        return Storage(*held).widened(self.dtype)
 
     def attend(self, layer: int, at: Pass, q: Tensor) -> Tensor:
-        pages, table = (self.keys[layer], self.values[layer]), self.block_table[at.rows]
-        return paged_decode_attention(q, *pages, table, at.ends, window=self.shape.window)
+        keys, values, k_scale, v_scale = self.storage.at(layer)
+        return paged_decode_attention(
+            q,
+            keys,
+            values,
+            self.block_table[at.rows],
+            at.ends,
+            window=self.shape.window,
+            k_scale=k_scale,
+            v_scale=v_scale,
+        )
 
     def slots(self, at: Pass) -> Tensor:
         n_pages = ceil(at.longest / self.page_size)
         return torch.arange(n_pages * self.page_size, device=self.device)[None]
-
-    def _put(self, at: Pass, *pairs: tuple[Tensor, Tensor]) -> None:
-        """Writes into pages (n_pages + 1, page_size, kv_heads, …) what is new, (rows, kv_heads, n, …)."""
-        table = self.block_table[at.rows].long()
-        page = table.gather(1, at.own // self.page_size)
-        for held, new in pairs:
-            held[page, at.own % self.page_size] = new.transpose(1, 2)
-
-    def _of_rows(self, at: Pass, held: Tensor) -> Tensor:
-        """Reads the rows from pages (n_pages + 1, page_size, kv_heads, …): (rows, kv_heads, slots, …)."""
-        return gathered(held, self.block_table[at.rows, : ceil(at.longest / self.page_size)])
 
     def _full_pages(self, ids: Sequence[int]) -> list[tuple[int, ...]]:
         """The tokens of each page that they fill."""
@@ -227,7 +226,7 @@ class PagedCache(SequenceCache):
     def _copied(self, page: int) -> int:
         """A page of one's own with what a shared one holds."""
         own = self.pages.take()
-        for held in self._parts:
+        for held in self.storage.parts:
             held[:, own] = held[:, page]
         self.pages.drop(page)
         return own
@@ -240,54 +239,3 @@ class PagedCache(SequenceCache):
         table = self.tables[row]
         whole = [*table, *[self.spare] * (self.block_table.shape[1] - len(table))]
         self.block_table[row] = sent(whole, torch.int32, self.device)
-
-
-class QuantizedPagedCache(PagedCache):
-    """`sequences.QuantizedCache` in pages: one byte an element, int8 or float8_e4m3fn, with a scale for each
-    key and each value of a head."""
-
-    def __init__(
-        self, shape: KeptShape, *, stored: torch.dtype, dtype: torch.dtype, **others: Any
-    ) -> None:
-        """
-        Args:
-            stored: a key of `kernels.ops.decode_attention.reference.LARGEST`.
-            dtype: of the elements that are read.
-        """
-        super().__init__(shape, dtype=stored, **others)
-        self.dtype = dtype
-        size = (2, *self.keys.shape[:-1])
-        self.scales = torch.zeros(size, device=self.device, dtype=torch.float32)
-        """Those of keys, then those of values: (2, layers, n_pages + 1, page_size, kv_heads)."""
-
-    @property
-    def n_bytes(self) -> int:
-        return super().n_bytes + self.scales.nbytes
-
-    @property
-    def _parts(self) -> tuple[Tensor, ...]:
-        return (*super()._parts, *self.scales)
-
-    def write(self, layer: int, at: Pass, k: Tensor, v: Tensor) -> None:
-        stored = [quantized(each, self.keys.dtype) for each in (k, v)]
-        super().write(layer, at, *(each for each, _ in stored))
-        new = (scale for _, scale in stored)
-        self._put(at, *zip(self.scales[:, layer], new, strict=True))
-
-    def read(self, layer: int, at: Pass) -> tuple[Tensor, Tensor]:
-        k_scale, v_scale = (self._of_rows(at, each) for each in self.scales[:, layer])
-        keys, values = super().read(layer, at)
-        return dequantized(keys, k_scale, self.dtype), dequantized(values, v_scale, self.dtype)
-
-    def attend(self, layer: int, at: Pass, q: Tensor) -> Tensor:
-        k_scale, v_scale = self.scales[:, layer]
-        return paged_decode_attention(
-            q,
-            self.keys[layer],
-            self.values[layer],
-            self.block_table[at.rows],
-            at.ends,
-            window=self.shape.window,
-            k_scale=k_scale,
-            v_scale=v_scale,
-        )

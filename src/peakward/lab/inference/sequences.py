@@ -4,10 +4,10 @@ A prompt goes into its row alone (`prefill`), so that no padding is computed; th
 each at its own position (`step`). A row that is released takes the next prompt. Lengths are known to the
 host, and beside that kept on the device, so that a step waits for nothing and can be captured (`advance`).
 
-`ContiguousCache` has room for the longest sequence in every row, `QuantizedCache` in a byte an element.
-`SlidingCache` has a ring of the last tokens, and may keep the first ones too. `int4.Int4Cache` takes half a
-byte an element, `heavy_hitters.HeavyHitterCache` keeps what was attended to most, `paged.PagedCache` holds
-pages that rows share.
+`ContiguousCache` has room for the longest sequence in every row, `SlidingCache` has a ring of the last tokens
+and may keep the first ones too, `heavy_hitters.HeavyHitterCache` keeps what was attended to most,
+`paged.PagedCache` holds pages that rows share. In fewer bits (`storage.empty`) a prompt attends to itself
+before it is stored, and later tokens to what is stored.
 """
 
 from abc import ABC, abstractmethod
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from peakward.kernels.ops.attention.own import DECODE
 from peakward.kernels.ops.decode_attention.api import MOST_QUERIES, decode_attention
-from peakward.kernels.ops.decode_attention.reference import dequantized, quantized
 from peakward.kernels.ops.rotation.api import rotate
 from peakward.lab.inference.passes import EMPTY, Pass, sent
+from peakward.lab.inference.storage import empty
 from peakward.lab.models.decoder import rotation
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
@@ -252,27 +252,29 @@ class SlottedCache(SequenceCache):
         limit: float,
         device: str,
         dtype: torch.dtype,
-        width: int | None = None,
+        stored: torch.dtype | None = None,
         **attention: Any,
     ) -> None:
         """
         Args:
-            width: the elements of a key or value as it is stored; None: head_dim.
+            dtype: of the elements that are read.
+            stored: how they are held, see `storage.empty`; None: as `dtype`.
+
+        Raises:
+            PeakwardError: as `storage.empty`.
         """
         super().__init__(shape, n_rows=n_rows, limit=limit, device=device, **attention)
-        size = (shape.n_layers, n_rows, shape.n_kv_heads, n_slots, width or shape.head_dim)
-        self.keys = torch.zeros(size, device=device, dtype=dtype)
-        self.values = torch.zeros(size, device=device, dtype=dtype)
+        size = (shape.n_layers, n_rows, shape.n_kv_heads, n_slots)
+        self.dtype = dtype
+        self.storage = empty(size, shape.head_dim, dtype=dtype, stored=stored, device=device)
 
     @property
     def n_bytes(self) -> int:
-        return 2 * self.keys.nbytes
+        return self.storage.n_bytes
 
     def write(self, layer: int, at: Pass, k: Tensor, v: Tensor) -> None:
-        where, kept = self.written(at)
-        row = torch.arange(len(where), device=where.device)[:, None]
-        for held, new in ((self.keys, k), (self.values, v)):
-            held[layer, at.rows][row, :, where] = new[:, :, kept].transpose(1, 2)
+        slots, kept = self.written(at)
+        self.storage.at(layer, at.rows).write(k[:, :, kept], v[:, :, kept], slots)
 
     @abstractmethod
     def written(self, at: Pass) -> tuple[Tensor, slice | Tensor]:
@@ -283,73 +285,30 @@ class ContiguousCache(SlottedCache):
     """Room for `capacity` tokens in every row; a token's slot is its position."""
 
     def __init__(self, shape: KeptShape, *, capacity: int, **others: Any) -> None:
-        """The others are `SlottedCache`'s: n_rows, device, dtype, attention."""
+        """The others are `SlottedCache`'s: n_rows, device, dtype, stored, attention."""
         super().__init__(shape, n_slots=capacity, limit=capacity, **others)
 
     def written(self, at: Pass) -> tuple[Tensor, slice | Tensor]:
         return at.own, slice(None)
 
     def read(self, layer: int, at: Pass) -> tuple[Tensor, Tensor]:
-        held = (layer, at.rows, slice(None), slice(0, at.longest))
-        return self.keys[held], self.values[held]
+        held = self.storage.at(layer, at.rows, slice(None), slice(0, at.longest))
+        return held.widened(self.dtype)
 
     def attend(self, layer: int, at: Pass, q: Tensor) -> Tensor:
-        keys, values = self.keys[layer, at.rows], self.values[layer, at.rows]
-        return decode_attention(q, keys, values, at.ends, window=self.shape.window)
-
-    def slots(self, at: Pass) -> Tensor:
-        return torch.arange(at.longest, device=self.device)[None]
-
-
-class QuantizedCache(ContiguousCache):
-    """A contiguous cache of one byte an element, int8 or float8_e4m3fn, with a scale for each key and each
-    value of a head. A prompt attends to itself before it is stored; later tokens to what is stored."""
-
-    def __init__(
-        self, shape: KeptShape, *, stored: torch.dtype, dtype: torch.dtype, **others: Any
-    ) -> None:
-        """
-        Args:
-            stored: a key of `kernels.ops.decode_attention.reference.LARGEST`.
-            dtype: of the elements that are read.
-        """
-        super().__init__(shape, dtype=stored, **others)
-        self.dtype = dtype
-        size = (2, *self.keys.shape[:-1])
-        self.scales = torch.zeros(size, device=self.device, dtype=torch.float32)
-        """Those of keys, then those of values: (2, layers, n_rows, kv_heads, capacity)."""
-
-    @property
-    def n_bytes(self) -> int:
-        return super().n_bytes + self.scales.nbytes
-
-    def write(self, layer: int, at: Pass, k: Tensor, v: Tensor) -> None:
-        stored = [quantized(each, self.keys.dtype) for each in (k, v)]
-        super().write(layer, at, *(each for each, _ in stored))
-        row = torch.arange(len(at.own), device=at.own.device)[:, None]
-        for scales, (_, new) in zip(self.scales, stored, strict=True):
-            scales[layer, at.rows][row, :, at.own] = new.transpose(1, 2)
-
-    def read(self, layer: int, at: Pass) -> tuple[Tensor, Tensor]:
-        keys, values = super().read(layer, at)
-        scales = self.scales[:, layer, at.rows, :, : at.longest]
-        k, v = (
-            dequantized(each, scale, self.dtype)
-            for each, scale in zip((keys, values), scales, strict=True)
-        )
-        return k, v
-
-    def attend(self, layer: int, at: Pass, q: Tensor) -> Tensor:
-        k_scale, v_scale = self.scales[:, layer, at.rows]
+        keys, values, k_scale, v_scale = self.storage.at(layer, at.rows)
         return decode_attention(
             q,
-            self.keys[layer, at.rows],
-            self.values[layer, at.rows],
+            keys,
+            values,
             at.ends,
             window=self.shape.window,
             k_scale=k_scale,
             v_scale=v_scale,
         )
+
+    def slots(self, at: Pass) -> Tensor:
+        return torch.arange(at.longest, device=self.device)[None]
 
 
 class SlidingCache(SlottedCache):
@@ -420,7 +379,8 @@ class SlidingCache(SlottedCache):
         return self.n_sinks + torch.where(own < first, own, first + (own - first) % recent), kept
 
     def read(self, layer: int, at: Pass) -> tuple[Tensor, Tensor]:
-        n, keys, values = self.n_sinks, self.keys[layer, at.rows], self.values[layer, at.rows]
+        n, held = self.n_sinks, self.storage.at(layer, at.rows)
+        keys, values = held.keys, held.values
         if n:
             dropped = (at.own[:, 0] + 1 - n - self.n_recent).clamp(min=0)
             shape = cast(ModelShape, self.shape)  # Of RoPE, as its sinks asked for.

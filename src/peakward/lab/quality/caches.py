@@ -16,12 +16,10 @@ from torch import Tensor, nn
 from peakward.kernels.ops.attention.api import implementation
 from peakward.kernels.ops.quantized_matmul import reference
 from peakward.lab.inference.heavy_hitters import HeavyHitterCache
-from peakward.lab.inference.int4 import Int4Cache
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.pretrained import load
 from peakward.lab.inference.sequences import (
     ContiguousCache,
-    QuantizedCache,
     SequenceCache,
     SlidingCache,
 )
@@ -53,12 +51,8 @@ def _paged(_recent: int, *, n_rows: int, capacity: int, **at: Any) -> SequenceCa
     return PagedCache(n_rows=n_rows, n_pages=n_pages, page_size=PAGE_SIZE, **at)
 
 
-def _bytes(stored: torch.dtype) -> Callable[..., SequenceCache]:
-    return lambda _recent, **at: QuantizedCache(stored=stored, **at)
-
-
-def _int4(_recent: int, **at: Any) -> SequenceCache:
-    return Int4Cache(**at)
+def _stored(stored: torch.dtype) -> Callable[..., SequenceCache]:
+    return lambda _recent, **at: ContiguousCache(stored=stored, **at)
 
 
 def _ring(*, n_sinks: int = 0, n_global: int = 0) -> Callable[..., SequenceCache]:
@@ -79,14 +73,14 @@ RECIPE = "int8, int4 weights"
 WAYS: dict[str, Callable[..., SequenceCache]] = {
     "contiguous": _contiguous,
     "paged": _paged,
-    "int8": _bytes(torch.int8),
-    "fp8": _bytes(torch.float8_e4m3fn),
-    "int4": _int4,
+    "int8": _stored(torch.int8),
+    "fp8": _stored(torch.float8_e4m3fn),
+    "int4": _stored(torch.uint8),
     "window": _ring(),
     "sinks": _ring(n_sinks=N_FIRST),
     "global": _ring(n_global=N_FIRST),
     "heavy hitters": _heavy,
-    RECIPE: _bytes(torch.int8),
+    RECIPE: _stored(torch.int8),
 }
 
 

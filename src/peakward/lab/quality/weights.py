@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 
 from peakward.kernels.ops.quantized_matmul import calibrated, reference
 from peakward.lab.inference.pretrained import load
-from peakward.lab.inference.sequences import QuantizedCache
+from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.models.decoder import Decoder, rotation
 from peakward.lab.models.layers import SCALE_DTYPE
 from peakward.lab.quality import caches, positions
@@ -154,7 +154,7 @@ def read(reader: Reader, ids: Tensor, times: Times) -> Tensor:
 
 def through_cache(model: Decoder, stored: torch.dtype, device: str, length: int) -> Reader:
     """Reads one row; each token attends to keys and values as they are stored in a byte an element."""
-    cache = QuantizedCache(
+    cache = ContiguousCache(
         model.shape,
         n_rows=1,
         capacity=length,

@@ -7,21 +7,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.generate import generate, text_of
 from peakward.lab.inference.heavy_hitters import HeavyHitterCache
-from peakward.lab.inference.int4 import Int4Cache, Int4PagedCache
-from peakward.lab.inference.paged import PagedCache, QuantizedPagedCache
-from peakward.lab.inference.sequences import ContiguousCache, QuantizedCache, SlidingCache
+from peakward.lab.inference.paged import PagedCache
+from peakward.lab.inference.sequences import ContiguousCache, SlidingCache
 from peakward.records.generation import Sampling
 
 ON_CPU = {"n_rows": 2, "device": "cpu", "dtype": torch.float64}
 CACHES = {
     "contiguous": lambda shape: ContiguousCache(shape, capacity=48, **ON_CPU),
-    "int8": lambda shape: QuantizedCache(shape, capacity=48, stored=torch.int8, **ON_CPU),
+    "int8": lambda shape: ContiguousCache(shape, capacity=48, stored=torch.int8, **ON_CPU),
     "pages": lambda shape: PagedCache(shape, n_pages=20, page_size=4, **ON_CPU),
-    "int8 pages": lambda shape: QuantizedPagedCache(
+    "int8 pages": lambda shape: PagedCache(
         shape, n_pages=20, page_size=4, stored=torch.int8, **ON_CPU
     ),
-    "int4 pages": lambda shape: Int4PagedCache(shape, n_pages=20, page_size=4, **ON_CPU),
-    "int4": lambda shape: Int4Cache(shape, capacity=48, **ON_CPU),
+    "int4 pages": lambda shape: PagedCache(
+        shape, n_pages=20, page_size=4, stored=torch.uint8, **ON_CPU
+    ),
+    "int4": lambda shape: ContiguousCache(shape, capacity=48, stored=torch.uint8, **ON_CPU),
     "ring": lambda shape: SlidingCache(shape, n_recent=6, n_sinks=2, **ON_CPU),
     "heavy": lambda shape: HeavyHitterCache(shape, n_heavy=4, n_recent=3, **ON_CPU),
 }

@@ -9,7 +9,7 @@ from peakward.lab.inference.distilling import distilled
 from peakward.lab.inference.drafts import ModelDraft, NGrams
 from peakward.lab.inference.generate import generate
 from peakward.lab.inference.pretrained import Pretrained
-from peakward.lab.inference.sequences import ContiguousCache, QuantizedCache
+from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.inference.speculation import Speculation
 from peakward.lab.inference.text import decoding_of
 from peakward.lab.models import decoder
@@ -81,7 +81,7 @@ def test_texts_of_one_loop_are_those_of_the_other(name, make):
         assert len(set(texts[0][0])) > 1
     n = len(PROMPTS[-1]) + N_NEW - 1
     for name in ("keys", "values"):
-        exact, *others = (getattr(each.cache, name) for each in made)
+        exact, *others = (getattr(each.cache.storage, name) for each in made)
         for found in others:
             torch.testing.assert_close(found[..., :n, :], exact[..., :n, :], rtol=1e-3, atol=1e-3)
             assert not found[..., CAPACITY // 2 :, :].any()
@@ -200,7 +200,7 @@ def test_programs_that_share_columns_leave_nothing_behind(make):
     """A second step makes what the first one did, and so does one by the rule, which shares none here."""
     model = make()
     cache, ids, position = cache_of(model, n_rows=2), torch.tensor([5, 9]), torch.tensor([3, 0])
-    keys, values = list(cache.keys), list(cache.values)
+    keys, values = list(cache.storage.keys), list(cache.storage.values)
     plain = FusedStep(model, keys, values)
     cut = plain.cuts.out._replace(block=16, columns=16, parts=1, splits=2)
     split = FusedStep(model, keys, values, plain.cuts._replace(out=cut, down=cut))
@@ -257,11 +257,13 @@ def test_no_kernel_touches_what_is_beside_its_tensors(weights, rows, make, reque
     (n_rows, n_new), model = rows, make(weights=weights, n_layers=2, n_kv_heads=2, **in_groups)
     cache, ids = cache_of(model, n_rows=n_rows), torch.arange(n_rows * n_new) % 60
     position = torch.full((n_rows,), CAPACITY - n_new)
-    step = FusedStep(model, list(cache.keys), list(cache.values), n_new=n_new)
+    step = FusedStep(model, list(cache.storage.keys), list(cache.storage.values), n_new=n_new)
     if step.n_rows > 1:
         cut = step.cuts.out._replace(splits=2)
         cuts = step.cuts._replace(out=cut, down=cut)
-        step = FusedStep(model, list(cache.keys), list(cache.values), cuts, n_new=n_new)
+        step = FusedStep(
+            model, list(cache.storage.keys), list(cache.storage.values), cuts, n_new=n_new
+        )
     exact = step(ids, position)
     started = request.getfixturevalue("amid_others")
     assert torch.equal(step(ids, position), exact)
@@ -276,4 +278,4 @@ def test_refusals(make):
     with pytest.raises(PeakwardError, match="at most 16 new tokens in a step, got 17"):
         FusedDecoder(model, cache_of(model, n_rows=17))
     with pytest.raises(PeakwardError, match="the model's type, without gaps"):
-        FusedDecoder(model, cache_of(model, QuantizedCache, stored=torch.int8))
+        FusedDecoder(model, cache_of(model, stored=torch.int8))

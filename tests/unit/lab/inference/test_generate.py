@@ -7,6 +7,7 @@ from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.generate import generate
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.sequences import ContiguousCache, SlidingCache
+from peakward.lab.inference.storage import Storage
 from peakward.records.errors import PeakwardError
 from peakward.records.generation import Sampling
 
@@ -53,7 +54,7 @@ def test_greedy_in_bf16_differs_where_two_logits_are_within_the_noise(kind, mode
     """The noise is that of a forward pass in bf16; a cache may double it, as a reordered lever may."""
     narrow = make_decoder({"window": 6, "n_kv_heads": 2}).bfloat16()
     cache = CACHES[kind](model.shape, len(PROMPTS))
-    cache.keys, cache.values = cache.keys.bfloat16(), cache.values.bfloat16()
+    cache.storage = Storage(*(each.bfloat16() for each in cache.storage.parts))
     found = generate(Decoding(narrow, cache, by=Sampling(), most_new_tokens=N_NEW), PROMPTS)
     n_other = 0
     for prompt, new in zip(PROMPTS, found.tokens, strict=True):

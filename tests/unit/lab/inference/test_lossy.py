@@ -9,7 +9,6 @@ from peakward.kernels.ops.attention.reference import attention as reference_atte
 from peakward.kernels.ops.attention.reference import for_every_head
 from peakward.kernels.ops.decode_attention.reference import packed, unpacked
 from peakward.lab.inference.heavy_hitters import HeavyHitterCache
-from peakward.lab.inference.int4 import Int4Cache
 from peakward.lab.inference.sequences import ContiguousCache, SlidingCache
 from peakward.records.errors import PeakwardError
 
@@ -144,7 +143,7 @@ def test_a_cache_in_int4(changes, make_decoder):
         return attention
 
     def cache(shape):
-        found = Int4Cache(shape, capacity=LONGEST, **ON_CPU)
+        found = ContiguousCache(shape, capacity=LONGEST, stored=torch.uint8, **ON_CPU)
         exact = ContiguousCache(shape, capacity=LONGEST, **ON_CPU)
         # Four bytes for eight elements, and four for their step and least, of 64.
         assert found.n_bytes == exact.n_bytes * (4 + 4) / 64
@@ -163,4 +162,5 @@ def test_models_that_a_cache_does_not_serve(make_shape):
     with pytest.raises(PeakwardError, match="got 1 and 2: take one kind"):
         SlidingCache(make_shape(), n_recent=4, n_sinks=1, n_global=2, **ON_CPU)
     with pytest.raises(PeakwardError, match=r"an even head_dim .* got 7: take a cache in int8"):
-        Int4Cache(make_shape(head_dim=7, positions="learned"), capacity=4, **ON_CPU)
+        odd = make_shape(head_dim=7, positions="learned")
+        ContiguousCache(odd, capacity=4, stored=torch.uint8, **ON_CPU)

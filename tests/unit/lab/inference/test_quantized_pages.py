@@ -3,36 +3,25 @@
 import pytest
 import torch
 
-from peakward.lab.inference.int4 import Int4Cache, Int4PagedCache
-from peakward.lab.inference.paged import PagedCache, QuantizedPagedCache
-from peakward.lab.inference.sequences import QuantizedCache
+from peakward.lab.inference.paged import PagedCache
+from peakward.lab.inference.sequences import ContiguousCache
 from tiers import in_full
 
 from .test_sequences import LONGEST, ON_CPU, PROMPTS, STEPS, close, texts, through
 
-PAIRS = {
-    "int8": (
-        lambda shape, **at: QuantizedCache(shape, stored=torch.int8, **at),
-        lambda shape, **at: QuantizedPagedCache(shape, stored=torch.int8, **at),
-    ),
-    "fp8": (
-        lambda shape, **at: QuantizedCache(shape, stored=torch.float8_e4m3fn, **at),
-        lambda shape, **at: QuantizedPagedCache(shape, stored=torch.float8_e4m3fn, **at),
-    ),
-    "int4": (Int4Cache, Int4PagedCache),
-}
+KINDS = {"int8": torch.int8, "fp8": torch.float8_e4m3fn, "int4": torch.uint8}
 SHAPES = ({}, {"n_kv_heads": 2, "window": 5}, {"n_kv_heads": 1, "positions": "alibi"})
 
 
 def pair(kind, shape, *, n_pages=20, page_size=4):
-    contiguous, paged = PAIRS[kind]
+    at = {"stored": KINDS[kind], **ON_CPU}
     return (
-        contiguous(shape, capacity=LONGEST, **ON_CPU),
-        paged(shape, n_pages=n_pages, page_size=page_size, **ON_CPU),
+        ContiguousCache(shape, capacity=LONGEST, **at),
+        PagedCache(shape, n_pages=n_pages, page_size=page_size, **at),
     )
 
 
-@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("changes", SHAPES, ids=str)
 @pytest.mark.parametrize(("n_pages", "page_size"), [(20, 4), (80, 1)])
 @torch.no_grad()
@@ -48,7 +37,7 @@ def test_pages_say_what_a_contiguous_cache_says(kind, changes, n_pages, page_siz
         assert not close(found, full, 10**6)
 
 
-@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_shared_pages_are_read_as_they_are_stored(kind, make_decoder):
     """The rest of the second prompt attends to the beginning that the first has stored: as tokens that came
@@ -67,7 +56,7 @@ def test_shared_pages_are_read_as_they_are_stored(kind, make_decoder):
     assert close(found, expected, model.shape.n_layers)
 
 
-@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_a_page_is_copied_with_its_scales(kind, make_decoder):
     """Both rows write to the page that they share."""
@@ -87,7 +76,7 @@ def test_a_page_is_copied_with_its_scales(kind, make_decoder):
     assert pages.tables[2][2] != pages.tables[0][2]
 
 
-@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_a_page_that_was_freed_holds_what_is_written_next(kind, make_decoder):
     model = make_decoder({})
@@ -127,10 +116,13 @@ def test_by_the_kernel(kind, which, changes, make_decoder):
     oracle, _ = pair(kind, exact.shape)
     expected = torch.cat(through(oracle, exact, whole))
     model, errors = make_decoder(changes).float().to(device), []
-    room = ({"capacity": LONGEST}, {"n_pages": 20, "page_size": 4})[which]
+    kind_of, room = (
+        (ContiguousCache, {"capacity": LONGEST}),
+        (PagedCache, {"n_pages": 20, "page_size": 4}),
+    )[which]
     for attention in ("as-model", "flash-decode"):
         on = {"n_rows": 3, "device": device, "dtype": torch.float32, "attention": attention}
-        cache = PAIRS[kind][which](model.shape, **room, **on)
+        cache = kind_of(model.shape, stored=KINDS[kind], **room, **on)
         found = torch.cat(through(cache, model, [text.to(device) for text in whole])).cpu()
         errors.append(float((found - expected).norm() / expected.norm()))
     widened, of_kernel = errors

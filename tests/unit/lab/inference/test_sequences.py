@@ -11,7 +11,7 @@ from peakward.kernels.ops.attention.reference import for_every_head
 from peakward.kernels.ops.decode_attention.reference import dequantized, quantized
 from peakward.kernels.ops.rotation.api import rotate
 from peakward.lab.inference.paged import PagedCache
-from peakward.lab.inference.sequences import ContiguousCache, QuantizedCache, SlidingCache
+from peakward.lab.inference.sequences import ContiguousCache, SlidingCache
 from peakward.lab.models import decoder
 from peakward.records.errors import PeakwardError
 
@@ -147,7 +147,7 @@ def of_stored(shape, stored, n_prompt):
 def test_a_byte_an_element(stored, changes, make_decoder):
     model = make_decoder(changes)
     whole = texts(model.shape.vocab_size, [n + STEPS for n in PROMPTS])
-    cache = QuantizedCache(model.shape, capacity=LONGEST, stored=stored, **ON_CPU)
+    cache = ContiguousCache(model.shape, capacity=LONGEST, stored=stored, **ON_CPU)
     exact = ContiguousCache(model.shape, capacity=LONGEST, **ON_CPU)
     # A byte for eight, and a scale of four bytes for each head of eight elements.
     assert cache.n_bytes == exact.n_bytes * (8 + 4) / 64

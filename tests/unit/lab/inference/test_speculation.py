@@ -112,7 +112,7 @@ def test_a_text_that_comes_later_is_guessed_as_well(model, make_decoder):
     decoding.admit(1, PROMPTS[2], 21, 1)
     alone, n = CACHES["contiguous"](model.shape, 1), len(PROMPTS[2])
     alone.prefill(model, 0, PROMPTS[2])
-    assert torch.equal(drafter.cache.keys[:, 1, :, :n], alone.keys[:, 0, :, :n])
+    assert torch.equal(drafter.cache.storage.keys[:, 1, :, :n], alone.storage.keys[:, 0, :, :n])
     decoding.run(4)
     counts = decoding.counts()
     assert counts.n_kept == counts.n_guessed == 2 * 16

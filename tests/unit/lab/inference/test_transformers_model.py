@@ -15,7 +15,7 @@ from peakward.lab.inference.generate import generate as make
 from peakward.lab.inference.heavy_hitters import HeavyHitterCache
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.pretrained import load, load_any
-from peakward.lab.inference.sequences import ContiguousCache, QuantizedCache
+from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.inference.speculation import Speculation
 from peakward.lab.models import transformers_source
 from peakward.records.errors import PeakwardError
@@ -85,7 +85,7 @@ def test_greedy_texts_are_those_of_transformers(model):
 
 @torch.inference_mode()
 def test_keys_and_values_of_a_byte(model):
-    cache = cache_of(model, QuantizedCache, stored=torch.int8)
+    cache = cache_of(model, stored=torch.int8)
     ids = ids_of(12)
     expected = model.alone(ids)[0, 8:]
     cache.prefill(model, 0, ids[0, :8].tolist())

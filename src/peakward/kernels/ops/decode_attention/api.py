@@ -167,7 +167,7 @@ def _op(  # noqa: PLR0917 (torch takes no keyword-only tensors)
 ) -> tuple[Tensor, Tensor]:
     require_launchable(OP, q, k, v, lengths, block_table, k_scale, v_scale)
     if v.dtype == torch.uint8:
-        _require_words(k_scale, v_scale)
+        require_words(OP, k_scale, v_scale)
     elif v_scale is not None:
         _require_pairs(v)
     from peakward.kernels.ops.decode_attention import triton as kernels
@@ -263,7 +263,7 @@ def _require_groups_of(
             )
 
 
-def _require_words(*scales: Tensor | None) -> None:
+def require_words(op: str, *scales: Tensor | None) -> None:
     """Requires words of a step and a least element, of the tensors at hand as `_require_pairs` does."""
     for each in scales:
         if each is None:
@@ -271,7 +271,7 @@ def _require_words(*scales: Tensor | None) -> None:
         odd = any(n % 2 for n in (each.storage_offset(), *each.stride()[:3]))
         if each.stride()[3:] != (2, 1) or odd:
             raise ValueError(
-                f"{OP}: expected the groups of a position side by side, with other strides that are even and "
+                f"{op}: expected the groups of a position side by side, with other strides that are even and "
                 f"an even offset, got scales with strides {each.stride()} from {each.storage_offset()} on"
             )
 

@@ -1,6 +1,7 @@
 """Attention of a few new tokens to a long cache, as its definition has it, and how caches are stored."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -75,17 +76,36 @@ def gathered(pages: Tensor, block_table: Tensor) -> Tensor:
     return pages[block_table.long()].flatten(1, 2).transpose(1, 2)
 
 
+class Layout(NamedTuple):
+    """The elements of a key or value of a head as it is stored, and the shape and type of what turns them
+    back."""
+
+    width: int
+    scale: tuple[int, ...]
+    scale_dtype: torch.dtype
+
+
+def layout(head_dim: int, dtype: torch.dtype) -> Layout:
+    """How a cache in fewer bits is laid out: int8 or float8_e4m3fn, or uint8 for half a byte an element, whose
+    head_dim is even."""
+    if dtype != torch.uint8:
+        return Layout(head_dim, (), torch.float32)
+    return Layout(head_dim // 2, (head_dim // group_size(head_dim), 2), torch.bfloat16)
+
+
 def quantized(cache: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Each position of each head by its own largest element.
+    """Each position of each head by its own largest element; in uint8 as `packed`.
 
     Args:
         cache: (..., head_dim): of either layout.
-        dtype: a key of `LARGEST`.
+        dtype: a key of `LARGEST`, or uint8.
 
     Returns:
         The cache in that dtype, and its scales (...) of fp32: an element is what is stored times
         the scale.
     """
+    if dtype == torch.uint8:
+        return packed(cache)
     largest = LARGEST[dtype]
     scale = cache.abs().amax(-1).float() / largest
     steps = cache.float() / scale.masked_fill(scale == 0, 1)[..., None]
@@ -133,5 +153,7 @@ def unpacked(stored: Tensor, kept: Tensor, dtype: torch.dtype) -> Tensor:
 
 def dequantized(stored: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """The numbers that `quantized` stored, in `dtype`."""
+    if stored.dtype == torch.uint8:
+        return unpacked(stored, scale, dtype)
     wide = torch.promote_types(dtype, torch.float32)
     return (stored.to(wide) * scale.to(wide)[..., None]).to(dtype)
