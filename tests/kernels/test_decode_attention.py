@@ -442,7 +442,10 @@ def test_a_quantised_cache_that_is_not_made_of_pairs_is_refused():
 @pytest.mark.parametrize(
     "change, said",
     [
-        ({"q": torch.zeros(2, 4, 1, 31)}, "an even head_dim for a cache of half bytes, got 31"),
+        (
+            {"q": torch.zeros(2, 4, 1, 31)},
+            "head_dim that 4 divides for a cache of half bytes, got 31",
+        ),
         ({"q": torch.zeros(2, 4, 1, 32)}, "k and v of 16 bytes for a head_dim of 32, got 32"),
         ({"v_scale": torch.zeros(2, 2, 20, 2, 2)}, r"v_scale of \(2, 2, 20, 2, 2\) in bfloat16"),
         ({"k_scale": torch.zeros(2, 2, 20, 1, 2).bfloat16()}, r"k_scale of \(2, 2, 20, 2, 2\)"),

@@ -62,21 +62,21 @@ LAUNCHES = {
     "bf16 8 queries": Launch(
         lambda: _decode(heads=64, n_queries=8), registers=255, shared_bytes=160 << 10
     ),
-    "bf16 pages": Launch(lambda: _decode(page_size=16), registers=144, shared_bytes=108 << 10),
+    "bf16 pages": Launch(lambda: _decode(page_size=16), registers=176, shared_bytes=108 << 10),
     "int8": Launch(lambda: _decode(stored=torch.int8), registers=208, shared_bytes=76 << 10),
     "int8 80": Launch(
         lambda: _decode(stored=torch.int8, kv_heads=32, head_dim=80),
         registers=208,
         shared_bytes=76 << 10,
     ),
-    "int4": Launch(lambda: _decode(stored=torch.uint8), registers=255, shared_bytes=76 << 10),
+    "int4": Launch(lambda: _decode(stored=torch.uint8), registers=200, shared_bytes=76 << 10),
     "int4 80": Launch(
         lambda: _decode(stored=torch.uint8, kv_heads=32, head_dim=80),
-        registers=255,
+        registers=200,
         shared_bytes=76 << 10,
     ),
     "int4 pages": Launch(
-        lambda: _decode(stored=torch.uint8, page_size=16), registers=255, shared_bytes=76 << 10
+        lambda: _decode(stored=torch.uint8, page_size=16), registers=200, shared_bytes=76 << 10
     ),
 }
 if driver.active.get_current_target().arch >= 89:

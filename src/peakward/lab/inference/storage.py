@@ -67,16 +67,16 @@ def empty(
             as `dtype`.
 
     Raises:
-        PeakwardError: an odd head_dim for half a byte.
+        PeakwardError: a head_dim that 4 does not divide, for half a byte.
     """
     if stored is None:
         keys, values = (
             torch.zeros((*size, head_dim), dtype=dtype, device=device) for _ in range(2)
         )
         return Storage(keys, values)
-    if stored == torch.uint8 and head_dim % 2:
+    if stored == torch.uint8 and head_dim % 4:
         raise PeakwardError(
-            f"expected an even head_dim for a cache in int4, got {head_dim}: take a cache in int8"
+            f"expected a head_dim that 4 divides for a cache in int4, got {head_dim}: take a cache in int8"
         )
     width, of_scale, scale_dtype = layout(head_dim, stored)
     elements = [torch.zeros((*size, width), dtype=stored, device=device) for _ in range(2)]

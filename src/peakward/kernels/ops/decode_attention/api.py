@@ -43,7 +43,7 @@ def decode_attention(
         k, v: (batch, kv_heads, positions, head_dim) of any strides, in q's dtype; or int8 or
             float8_e4m3fn, with scales: then of an even head_dim, and v of pairs of bytes (its last
             stride 1, the others and its offset even). Or uint8, two elements of half a byte in each of
-            head_dim / 2, as `reference.packed` gives them.
+            head_dim / 2, as `reference.packed` gives them: then 4 divides head_dim, and k too is of pairs.
         lengths: (batch,) of int32 or int64, each from 0 to `positions`, which is not checked.
         k_scale, v_scale: (batch, kv_heads, positions) of a float, finite: of each position of each
             head, as `reference.quantized` gives them. Of uint8 the step and the least element of each
@@ -168,8 +168,9 @@ def _op(  # noqa: PLR0917 (torch takes no keyword-only tensors)
     require_launchable(OP, q, k, v, lengths, block_table, k_scale, v_scale)
     if v.dtype == torch.uint8:
         require_words(OP, k_scale, v_scale)
-    elif v_scale is not None:
-        _require_pairs(v)
+        _require_pairs("k", k)
+    if v_scale is not None:
+        _require_pairs("v", v)
     from peakward.kernels.ops.decode_attention import triton as kernels
 
     n_multiprocessors = kernels.H100_MULTIPROCESSORS
@@ -240,9 +241,9 @@ def _width(head_dim: int, dtype: torch.dtype) -> int:
     """The elements of a key as it is stored."""
     if dtype != torch.uint8:
         return head_dim
-    if head_dim % 2:
+    if head_dim % 4:
         raise ValueError(
-            f"{OP}: expected an even head_dim for a cache of half bytes, got {head_dim}"
+            f"{OP}: expected a head_dim that 4 divides for a cache of half bytes, got {head_dim}"
         )
     return head_dim // 2
 
@@ -276,15 +277,15 @@ def require_words(op: str, *scales: Tensor | None) -> None:
             )
 
 
-def _require_pairs(v: Tensor) -> None:
+def _require_pairs(name: str, each: Tensor) -> None:
     """Requires pairs of bytes. The tensor at hand is checked, because torch.compile does not tell the
     offset of a traced one."""
-    odd = any(each % 2 for each in (v.shape[3], v.storage_offset(), *v.stride()[:3]))
-    if v.stride(3) != 1 or odd:
+    odd = any(n % 2 for n in (each.shape[3], each.storage_offset(), *each.stride()[:3]))
+    if each.stride(3) != 1 or odd:
         raise ValueError(
-            f"{OP}: expected a quantised v of an even head_dim, a last stride of 1, others that are "
-            f"even and an even offset, got {tuple(v.shape)} with strides {v.stride()} from "
-            f"{v.storage_offset()} on"
+            f"{OP}: expected a quantised {name} of an even number of bytes a head, a last stride of 1, "
+            f"others that are even and an even offset, got {tuple(each.shape)} with strides {each.stride()} "
+            f"from {each.storage_offset()} on"
         )
 
 

@@ -11,19 +11,16 @@ from peakward.kernels.ops.decode_attention.triton.join import join
 from peakward.kernels.ops.decode_attention.triton.pieces import decode_attention_pieces
 from peakward.kernels.ops.decode_attention.triton.settings import (
     H100_MULTIPROCESSORS,
-    MOST_POSITIONS,
     Settings,
     others_for,
     settings_for,
 )
 from peakward.kernels.ops.recording import launch
-from peakward.kernels.ops.rows.layout import shared_bytes
+from peakward.kernels.ops.rows.layout import alignment, shared_bytes
 from peakward.kernels.ops.tuning import tuned
 
 MOST_ROWS = 64
 """The most rows of one product; further rows go to further programs, which read the keys again."""
-MOST_OF_HALF_BYTES = 64
-"""Positions of a block of half bytes: 128 of them, widened, spill 56 bytes a thread on sm_90."""
 LOG2_E = math.log2(math.e)
 
 
@@ -144,7 +141,6 @@ def _settings_of(call: _Call, n_multiprocessors: int) -> Settings:
             row_bytes=triton.next_power_of_2(call.k.shape[3]) * call.k.element_size(),
             n_multiprocessors=n_multiprocessors,
             shared_bytes=shared_bytes(call.q.device),
-            most_positions=MOST_OF_HALF_BYTES if call.n_groups else MOST_POSITIONS,
         )
 
     # Of whole caches, of which there may be little yet; a table may name no pages beyond a length.
@@ -168,6 +164,7 @@ def _started(call: _Call, settings: Settings) -> tuple[Tensor, Tensor]:
     q, k, v, k_scale, v_scale = call.q, call.k, call.v, call.k_scale, call.v_scale
     n_splits, kv_heads, head_dim = settings.n_splits, k.shape[1], q.shape[3]
     row_blocks = triton.cdiv(call.n_rows, call.block_rows)
+    align = alignment(*k.stride()[:3], *v.stride()[:3])
     out, lse = _outputs(q)
     parts, part_lses = out, lse
     if n_splits > 1:
@@ -189,8 +186,10 @@ def _started(call: _Call, settings: Settings) -> tuple[Tensor, Tensor]:
         call.window or 0,
         (1 / math.sqrt(head_dim) if call.scale is None else call.scale) * LOG2_E,
         *q.stride(),
-        *k.stride(),
-        *v.stride(),
+        *(each // align for each in k.stride()[:3]),
+        k.stride(3),
+        *(each // align for each in v.stride()[:3]),
+        v.stride(3),
         *((0, 0, 0) if k_scale is None else k_scale.stride()[:3]),
         *((0, 0, 0) if v_scale is None else v_scale.stride()[:3]),
         *((0, 0) if call.block_table is None else call.block_table.stride()),
@@ -204,12 +203,16 @@ def _started(call: _Call, settings: Settings) -> tuple[Tensor, Tensor]:
         WINDOWED=call.window is not None,
         QUANTIZED=k_scale is not None and not call.n_groups,
         N_GROUPS=call.n_groups,
+        ALIGN=align,
         BLOCK_ROWS=call.block_rows,
         BLOCK=settings.block_positions,
-        BLOCK_DIM=max(16, triton.next_power_of_2(head_dim)),
+        # Products have at least 16 columns, and half bytes are taken as four parts.
+        BLOCK_DIM=max(64 if call.n_groups else 16, triton.next_power_of_2(head_dim)),
         HEAD_DIM=head_dim,
         num_warps=settings.num_warps,
-        num_stages=settings.num_stages,
+        # Keys of pages are loaded behind their entries of the table, and Triton shares the stages out between
+        # both: of 4 it keeps one block on its way for the 3 of a cache without pages.
+        num_stages=2 * settings.num_stages - 1 if call.page_size else settings.num_stages,
     )
     if n_splits > 1:
         join(parts, part_lses, out, lse)

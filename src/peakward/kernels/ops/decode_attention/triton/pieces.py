@@ -9,9 +9,28 @@ LN_2: tl.constexpr = tl.constexpr(math.log(2))
 
 
 @triton.jit
+def _widened(  # type: ignore[no-untyped-def]
+    stored,
+    step,
+    least,
+    dtype: tl.constexpr,
+    SHIFT: tl.constexpr,
+):
+    """The elements whose half bytes begin at bit SHIFT, rounded once, as `reference.unpacked` has them."""
+    n = (stored >> SHIFT) & 15
+    # 128 + n, or 1024 + n, by its bits: a conversion takes several instructions an element.
+    if dtype == tl.bfloat16:
+        whole = (n | 0x4300).to(tl.bfloat16, bitcast=True) - 128.0
+    elif dtype == tl.float16:
+        whole = (n | 0x6400).to(tl.float16, bitcast=True) - 1024.0
+    else:
+        whole = n.to(dtype)
+    return tl.fma(whole.to(dtype), step, least)
+
+
+@triton.jit
 def _elements(  # type: ignore[no-untyped-def]
     rows,
-    dim_stride,
     words,
     held,
     dtype: tl.constexpr,
@@ -19,30 +38,39 @@ def _elements(  # type: ignore[no-untyped-def]
     BLOCK_DIM: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ):
-    """The elements of even and of odd dimensions of some positions, each (positions, BLOCK_DIM / 2), from
-    their bytes and from the words of their groups: the step below, the least element above, both in bf16."""
+    """The elements of dimensions 4·i, 4·i + 1, 4·i + 2 and 4·i + 3 of some positions, each (positions,
+    BLOCK_DIM / 4), from their bytes and from the words of their groups: the step below, the least element
+    above, both in bf16. By two bytes, which are turned in shared memory by one instruction for many."""
     # Several groups have 32 dimensions each. A single one may have any number, and those that pad it.
     groups: tl.constexpr = BLOCK_DIM // 32 if N_GROUPS > 1 else 1
-    pair = tl.arange(0, BLOCK_DIM // 2)
-    fetched = held[:, None] & (pair < HEAD_DIM // 2)[None, :]
-    stored = tl.load(rows[:, None] + pair[None, :] * dim_stride, mask=fetched, other=0)
+    quad = tl.arange(0, BLOCK_DIM // 4)
+    fetched = held[:, None] & (quad < HEAD_DIM // 4)[None, :]
+    quads = rows.to(tl.pointer_type(tl.int16), bitcast=True)
+    stored = tl.load(quads[:, None] + quad[None, :], mask=fetched, other=0)
     group = tl.arange(0, groups)
     is_group = held[:, None] & (group < N_GROUPS)[None, :]
     word = tl.load(words[:, None] + group[None, :], mask=is_group, other=0)
-    # A load for every pair would ask the first cache 16 times for the same word.
-    word = tl.broadcast_to(word[:, :, None], (word.shape[0], groups, BLOCK_DIM // 2 // groups))
-    word = tl.reshape(word, stored.shape)
-    step = (word << 16).to(tl.float32, bitcast=True)
-    least = (word & -65536).to(tl.float32, bitcast=True)
-    even = (stored & 15).to(tl.float32) * step + least
-    odd = (stored >> 4).to(tl.float32) * step + least
-    return even.to(dtype), odd.to(dtype)
+    # Both are exact in fp16 too, unless a step is below its range.
+    step = (word << 16).to(tl.float32, bitcast=True).to(dtype)
+    least = (word & -65536).to(tl.float32, bitcast=True).to(dtype)
+    # A load for every quad would ask the first cache 8 times for the same word.
+    shape: tl.constexpr = (stored.shape[0], groups, BLOCK_DIM // 4 // groups)
+    step = tl.reshape(tl.broadcast_to(step[:, :, None], shape), stored.shape)
+    least = tl.reshape(tl.broadcast_to(least[:, :, None], shape), stored.shape)
+    return (
+        _widened(stored, step, least, dtype, 0),
+        _widened(stored, step, least, dtype, 4),
+        _widened(stored, step, least, dtype, 8),
+        _widened(stored, step, least, dtype, 12),
+    )
 
 
 @triton.jit
 def _scores(  # type: ignore[no-untyped-def]
     q,
-    q_odd,
+    q_1,
+    q_2,
+    q_3,
     to_log2,
     k_rows,
     k_dim,
@@ -56,11 +84,12 @@ def _scores(  # type: ignore[no-untyped-def]
 ):
     """The scores of the queries and a block of keys, (rows, positions), times the rows' factors `to_log2`."""
     if N_GROUPS:
-        k, k_odd = _elements(
-            k_rows, k_dim, scale_ptr + scales_at, held, q.dtype, N_GROUPS, BLOCK_DIM, HEAD_DIM
-        )
+        words = scale_ptr + scales_at
+        k, k_1, k_2, k_3 = _elements(k_rows, words, held, q.dtype, N_GROUPS, BLOCK_DIM, HEAD_DIM)
         score = tl.dot(q, tl.trans(k), input_precision="ieee")
-        score = tl.dot(q_odd, tl.trans(k_odd), score, input_precision="ieee") * to_log2[:, None]
+        score = tl.dot(q_1, tl.trans(k_1), score, input_precision="ieee")
+        score = tl.dot(q_2, tl.trans(k_2), score, input_precision="ieee")
+        score = tl.dot(q_3, tl.trans(k_3), score, input_precision="ieee") * to_log2[:, None]
     else:
         dim = tl.arange(0, BLOCK_DIM)
         fetched = held[:, None] & (dim < HEAD_DIM)[None, :]
@@ -76,7 +105,9 @@ def _weighed(  # type: ignore[no-untyped-def]
     weight,
     shrink,
     acc,
-    acc_odd,
+    acc_1,
+    acc_2,
+    acc_3,
     v_rows,
     v_dim,
     scale_ptr,
@@ -89,7 +120,7 @@ def _weighed(  # type: ignore[no-untyped-def]
     HEAD_DIM: tl.constexpr,
 ):
     """The sums so far times `shrink`, and a block of values by their weights (rows, positions): of all
-    dimensions, or of the even and of the odd ones."""
+    dimensions, or of every second or fourth from 0, 1, 2 and 3 on."""
     if QUANTIZED:
         # Relative to the block's largest, so that no weight falls out of fp16's range.
         v_scale = tl.load(scale_ptr + scales_at, mask=held, other=0.0).to(tl.float32)
@@ -106,21 +137,22 @@ def _weighed(  # type: ignore[no-untyped-def]
         even = v.to(tl.int8).to(stored, bitcast=True).to(dtype)
         odd = (v >> 8).to(tl.int8).to(stored, bitcast=True).to(dtype)
         acc = acc * shrink[:, None] + tl.dot(weight, even, input_precision="ieee") * unit
-        acc_odd = acc_odd * shrink[:, None] + tl.dot(weight, odd, input_precision="ieee") * unit
+        acc_1 = acc_1 * shrink[:, None] + tl.dot(weight, odd, input_precision="ieee") * unit
     elif N_GROUPS:
-        even, odd = _elements(
-            v_rows, v_dim, scale_ptr + scales_at, held, dtype, N_GROUPS, BLOCK_DIM, HEAD_DIM
-        )
-        weight = weight.to(dtype)
-        acc = tl.dot(weight, even, acc * shrink[:, None], input_precision="ieee")
-        acc_odd = tl.dot(weight, odd, acc_odd * shrink[:, None], input_precision="ieee")
+        words = scale_ptr + scales_at
+        v, v_1, v_2, v_3 = _elements(v_rows, words, held, dtype, N_GROUPS, BLOCK_DIM, HEAD_DIM)
+        weight, shrink = weight.to(dtype), shrink[:, None]
+        acc = tl.dot(weight, v, acc * shrink, input_precision="ieee")
+        acc_1 = tl.dot(weight, v_1, acc_1 * shrink, input_precision="ieee")
+        acc_2 = tl.dot(weight, v_2, acc_2 * shrink, input_precision="ieee")
+        acc_3 = tl.dot(weight, v_3, acc_3 * shrink, input_precision="ieee")
     else:
         dim = tl.arange(0, BLOCK_DIM)
         fetched = held[:, None] & (dim < HEAD_DIM)[None, :]
         v = tl.load(v_rows[:, None] + dim[None, :] * v_dim, mask=fetched, other=0.0)
         acc *= shrink[:, None]
         acc = tl.dot(weight.to(v.dtype), v, acc, input_precision="ieee")
-    return acc, acc_odd
+    return acc, acc_1, acc_2, acc_3
 
 
 @triton.jit
@@ -167,6 +199,7 @@ def decode_attention_pieces(  # type: ignore[no-untyped-def]
     WINDOWED: tl.constexpr,
     QUANTIZED: tl.constexpr,
     N_GROUPS: tl.constexpr,
+    ALIGN: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
@@ -175,7 +208,13 @@ def decode_attention_pieces(  # type: ignore[no-untyped-def]
     """One piece of the keys of the heads that share them. In a paged cache `*_batch` is a page's
     stride and `*_position` that of a position within its page. With N_GROUPS an element has half a byte, and
     a position's scales are so many words, a group's step and least element in each."""
-    paired: tl.constexpr = QUANTIZED or N_GROUPS > 0
+    PARTS: tl.constexpr = 4 if N_GROUPS > 0 else 2 if QUANTIZED else 1
+    k_batch *= ALIGN
+    k_head *= ALIGN
+    k_position *= ALIGN
+    v_batch *= ALIGN
+    v_head *= ALIGN
+    v_position *= ALIGN
     program = tl.program_id(0)
     group = program // row_blocks
     batch = (group // kv_heads).to(tl.int64)
@@ -198,15 +237,17 @@ def decode_attention_pieces(  # type: ignore[no-untyped-def]
     q_head_of_row = head * (ROWS // N_QUERIES) + row // N_QUERIES
     q_rows = q_ptr + batch * q_batch + q_head_of_row * q_head + (row % N_QUERIES) * q_query
     within = is_row[:, None] & is_dim
+    part = tl.arange(0, BLOCK_DIM // 4)
+    are_within = is_row[:, None] & (part < HEAD_DIM // 4)[None, :]
+    parts = q_rows[:, None] + (4 * part)[None, :] * q_dim
     if N_GROUPS:
-        pair = tl.arange(0, BLOCK_DIM // 2)
-        are_within = is_row[:, None] & (pair < HEAD_DIM // 2)[None, :]
-        pairs = q_rows[:, None] + (2 * pair)[None, :] * q_dim
-        q = tl.load(pairs, mask=are_within, other=0.0)
-        q_odd = tl.load(pairs + q_dim, mask=are_within, other=0.0)
+        q = tl.load(parts, mask=are_within, other=0.0)
+        q_1 = tl.load(parts + q_dim, mask=are_within, other=0.0)
+        q_2 = tl.load(parts + 2 * q_dim, mask=are_within, other=0.0)
+        q_3 = tl.load(parts + 3 * q_dim, mask=are_within, other=0.0)
     else:
         q = tl.load(q_rows[:, None] + dim[None, :] * q_dim, mask=within, other=0.0)
-        q_odd = q
+        q_1, q_2, q_3 = q, q, q
     to_log2 = tl.full((BLOCK_ROWS,), 1.0, tl.float32) * scale_log2
     if (k_ptr.dtype.element_ty == tl.float8e4nv) and (q.dtype == tl.bfloat16):
         # To fp16 a pair of e4m3 is widened in one instruction, to bf16 in four.
@@ -214,8 +255,8 @@ def decode_attention_pieces(  # type: ignore[no-untyped-def]
         peak = tl.where(peak == 0.0, 1.0, peak)
         q = (q.to(tl.float32) / peak[:, None]).to(tl.float16)
         to_log2 *= peak
-    acc = tl.zeros((BLOCK_ROWS, BLOCK_DIM // 2 if paired else BLOCK_DIM), tl.float32)
-    acc_odd = acc
+    acc = tl.zeros((BLOCK_ROWS, BLOCK_DIM // PARTS), tl.float32)
+    acc_1, acc_2, acc_3 = acc, acc, acc
     largest = tl.full((BLOCK_ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_ROWS,), tl.float32)
 
@@ -233,7 +274,7 @@ def decode_attention_pieces(  # type: ignore[no-untyped-def]
         v_rows = v_ptr + page * v_batch + head * v_head + slot * v_position
         scales_at = page * ks_batch + head * ks_head + slot * ks_position
         score = _scores(
-            *(q, q_odd, to_log2, k_rows, k_dim, k_scale_ptr, scales_at, held),
+            *(q, q_1, q_2, q_3, to_log2, k_rows, k_dim, k_scale_ptr, scales_at, held),
             *(QUANTIZED, N_GROUPS, BLOCK_DIM, HEAD_DIM),
         )
         allowed = position[None, :] <= own[:, None]
@@ -249,13 +290,27 @@ def decode_attention_pieces(  # type: ignore[no-untyped-def]
         total = total * shrink + tl.sum(weight, 1)
         largest = raised
         scales_at = page * vs_batch + head * vs_head + slot * vs_position
-        acc, acc_odd = _weighed(
-            *(weight, shrink, acc, acc_odd, v_rows, v_dim, v_scale_ptr, scales_at, held),
+        acc, acc_1, acc_2, acc_3 = _weighed(
+            *(
+                weight,
+                shrink,
+                acc,
+                acc_1,
+                acc_2,
+                acc_3,
+                v_rows,
+                v_dim,
+                v_scale_ptr,
+                scales_at,
+                held,
+            ),
             *(q.dtype, QUANTIZED, N_GROUPS, BLOCK_DIM, HEAD_DIM),
         )
 
-    if paired:
-        acc = tl.interleave(acc, acc_odd)
+    if PARTS == 2:
+        acc = tl.interleave(acc, acc_1)
+    elif PARTS == 4:
+        acc = tl.interleave(tl.interleave(acc, acc_2), tl.interleave(acc_1, acc_3))
     is_empty = total == 0.0
     total = tl.where(is_empty, 1.0, total)
     lse = tl.where(is_empty, float("-inf"), (largest + tl.log2(total)) * LN_2)

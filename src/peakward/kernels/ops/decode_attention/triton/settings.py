@@ -23,6 +23,7 @@ class Settings(NamedTuple):
     block_positions: int
     num_warps: int
     num_stages: int
+    """Blocks on their way, and that at hand."""
 
 
 def settings_for(
@@ -33,7 +34,6 @@ def settings_for(
     row_bytes: int,
     n_multiprocessors: int,
     shared_bytes: int = H100_SHARED_BYTES,
-    most_positions: int = MOST_POSITIONS,
 ) -> Settings:
     """
     Args:
@@ -42,11 +42,10 @@ def settings_for(
         span: positions that a sequence may have to read.
         row_bytes: of one position's keys, padded to a power of two.
         shared_bytes: that a program may have.
-        most_positions: of a block.
     """
     # 16 KiB of keys a block, and of values, three or four of each on their way. Of an H100's sweep
     # within 4% of the fastest at 8 shapes (results/2026-11-22-h100-kernel-sweep-decode_attention).
-    block = max(32, min(most_positions, (16 << 10) // row_bytes))
+    block = max(32, min(MOST_POSITIONS, (16 << 10) // row_bytes))
     chunk = max(LEAST_CHUNK, 16 * n_rows)
     most = max(1, min(MOST_SPLITS, span // chunk))
     fitting = 1 + (shared_bytes - RESERVED_BYTES) // (2 * block * row_bytes)
