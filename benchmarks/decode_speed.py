@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 import decode_peer
 from peakward.kernels.ops.decode_step.triton import launch as kernels
-from peakward.kernels.ops.decode_step.triton.launch import Matrix, first_of
+from peakward.kernels.ops.decode_step.triton.launch import Held, Matrix, first_of
 from peakward.kernels.ops.decode_step.triton.settings import Cut, Split, cut_for, split_for
 from peakward.lab.inference.fused_step import Cuts, FusedStep
 from peakward.lab.levers.model_step import ModelStep
@@ -172,7 +172,7 @@ class Around:
         if kernel.name == "qkv":
             kernels.rotated(
                 self.x, self.gain, 1e-5, held, None, self.cos, self.sin, self.position, self.q,
-                self.keys[0], self.values[0], **how,
+                Held(self.keys[0], self.values[0]), **how,
             )  # fmt: skip
         elif kernel.name == "head":
             logits = self.x.new_empty(len(self.x), kernel.n)
@@ -192,7 +192,7 @@ class Around:
     def attend(self, layer: int, split: Split) -> None:
         layer %= len(self.keys)
         kernels.attention(
-            self.q, self.keys[layer], self.values[layer], self.position, self.parts, self.shares,
+            self.q, Held(self.keys[layer], self.values[layer]), self.position, self.parts, self.shares,
             self.arrived, self.out, then=self.nothing, split=split,
         )  # fmt: skip
 

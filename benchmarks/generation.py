@@ -186,6 +186,8 @@ def steps(report: Report, model: decoder.Decoder, positions: int, rows: int) -> 
         "int4, sdpa": ContiguousCache(shape, stored=torch.uint8, **contiguous, **at),
         "int4, kernel": ContiguousCache(shape, stored=torch.uint8, **contiguous, **kernel),
         "int4 pages, kernel": PagedCache(shape, stored=torch.uint8, **pages, **kernel),
+        "contiguous, fused step": ContiguousCache(shape, **contiguous, **kernel),
+        "pages, fused step": PagedCache(shape, **pages, **kernel),
         "guesses by n-grams, kernel": ContiguousCache(shape, **contiguous, **kernel),
     }
     decodings = {}
@@ -193,6 +195,8 @@ def steps(report: Report, model: decoder.Decoder, positions: int, rows: int) -> 
         by = {"by": Sampling(), "most_new_tokens": ROOM}
         if name.startswith("guesses"):
             decodings[name] = Speculation(model, cache, NGrams(), n_guessed=4, **by)
+        elif name.endswith("fused step"):
+            decodings[name] = FusedDecoding(model, cache, **by)
         else:
             decodings[name] = Decoding(model, cache, **by)
         decodings[name].prepare(positions + 1, positions + ROOM)

@@ -10,6 +10,7 @@ from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.drafts import ModelDraft, NGrams, without_blocks
 from peakward.lab.inference.fused_step import FusedDecoder, FusedDecoding, FusedStep
 from peakward.lab.inference.generate import generate
+from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.inference.speculation import Speculation
 from peakward.lab.levers.prepare import prepare
@@ -137,11 +138,16 @@ def loops(model, *, n_rows=1, n=600):
     how = {"by": Sampling(), "most_new_tokens": n}
     caches = [cache_of(model, n_rows=n_rows) for _ in range(5)]
     draft = without_blocks(model, [1, 2])
+    pages = PagedCache(
+        model.shape, n_rows=n_rows, n_pages=45 * n_rows, device="cuda", dtype=torch.bfloat16,
+        attention="flash-decode",
+    )  # fmt: skip
     of_draft = cache_of(draft, n_rows=n_rows)
     return {
         "modules": Decoding(model, caches[0], **how),
         "fused": Decoding(FusedDecoder(model, caches[1]), caches[1], **how),
         "chosen within": FusedDecoding(model, caches[2], **how),
+        "in pages": FusedDecoding(model, pages, **how),
         "n-grams": Speculation(
             FusedDecoder(model, caches[3]), caches[3], NGrams(), n_guessed=4, **how
         ),

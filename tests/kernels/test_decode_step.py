@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from peakward.kernels.ops.decode_attention.reference import gathered
 from peakward.kernels.ops.quantized_matmul import reference
 
 launch = pytest.importorskip("peakward.kernels.ops.decode_step.triton.launch")
@@ -73,18 +74,47 @@ def test_gated(format_):
     assert_near(out, F.silu(gate) * up, 3 * bound(format_, 256))
 
 
+def paged(cache, page_size=16):
+    """The same keys or values in pages (pages, page_size, kv_heads, head_dim), in an order of chance with
+    one of nobody, and the table."""
+    n_sequences, kv_heads, capacity, head_dim = cache.shape
+    n = capacity // page_size
+    order = torch.randperm(n_sequences * n, generator=torch.Generator().manual_seed(1)) + 1
+    pages = torch.full((n_sequences * n + 1, page_size, kv_heads, head_dim), torch.nan)
+    pages[order] = cache.unflatten(2, (n, page_size)).permute(0, 2, 3, 1, 4).flatten(0, 1)
+    return pages, order.view(n_sequences, n).int()
+
+
+def held_in(kind, keys, values):
+    if kind == "rows":
+        return launch.Held(keys, values)
+    pages, table = paged(keys)
+    return launch.Held(pages, paged(values)[0], table)
+
+
+def of_sequences(held):
+    """Keys and values as they are in rows."""
+    if held.block_table is None:
+        return held.keys, held.values
+    return tuple(gathered(each, held.block_table) for each in (held.keys, held.values))
+
+
+IN_ROWS_AND_PAGES = pytest.mark.parametrize("kind", ["rows", "pages"])
+
+
+@IN_ROWS_AND_PAGES
 @pytest.mark.parametrize("format_", FORMATS)
-def test_rotated(format_):
+def test_rotated(format_, kind):
     """One query head and one of keys, whose halves turn against each other at the row's position."""
     torch.manual_seed(3)
-    head_dim, capacity, position = 8, 6, 4
+    head_dim, capacity, position = 8, 48, 20
     held, whole = matrix(3 * head_dim, 128, format_)
     x, gain, bias = torch.randn(1, 128), torch.rand(128) + 0.5, torch.randn(3 * head_dim)
     cos, sin = (torch.randn(capacity, head_dim // 2) for _ in range(2))
     q = torch.empty(1, 1, head_dim)
-    keys, values = (torch.zeros(1, 1, capacity, head_dim) for _ in range(2))
+    kept = held_in(kind, *(torch.zeros(1, 1, capacity, head_dim) for _ in range(2)))
     launch.rotated(
-        x, gain, EPS, held, bias, cos, sin, torch.tensor([position]), q, keys, values,
+        x, gain, EPS, held, bias, cos, sin, torch.tensor([position]), q, kept,
         cut=cut(held), n_programs=2,
     )  # fmt: skip
     exact = (normed(x, gain) @ whole.T + bias).view(3, head_dim)
@@ -92,6 +122,7 @@ def test_rotated(format_):
     c, s = cos[position].double(), sin[position].double()
     turned = torch.cat((low * c - high * s, high * c + low * s), -1)
     most = 3 * bound(format_, 128)
+    keys, values = of_sequences(kept)
     assert_near(q[0, 0], turned[0], most)
     assert_near(keys[0, 0, position], turned[1], most)
     assert_near(values[0, 0, position], exact[2], most)
@@ -124,8 +155,9 @@ def test_what_is_brought_ahead_is_of_the_first_rows(format_, halves):
     assert launch.first_of(held, 2 * whole_bytes, halves=halves).n_bytes == found.stride
 
 
+@IN_ROWS_AND_PAGES
 @pytest.mark.parametrize(("kv_heads", "position"), [(4, 150), (1, 63), (2, 0)])
-def test_attention(kv_heads, position):
+def test_attention(kv_heads, position, kind):
     torch.manual_seed(2)
     heads, head_dim, capacity, rows = 4, 24, 160, 2
     q = torch.randn(rows, heads, head_dim)
@@ -135,7 +167,7 @@ def test_attention(kv_heads, position):
     out, arrived = torch.empty_like(q), torch.zeros(rows * kv_heads, dtype=torch.int32)
     held, _ = matrix(8, 128, "dense")
     launch.attention(
-        q, k, v, torch.full((rows,), position), torch.empty(*pieces, head_dim),
+        q, held_in(kind, k, v), torch.full((rows,), position), torch.empty(*pieces, head_dim),
         torch.empty(*pieces, 2), arrived, out, then=launch.first_of(held, 64), split=split,
     )  # fmt: skip
     kept = slice(0, position + 1)

@@ -4,7 +4,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from test_decode_step import EPS, FORMATS, assert_near, matrix, normed
+from test_decode_step import (
+    EPS,
+    FORMATS,
+    IN_ROWS_AND_PAGES,
+    assert_near,
+    held_in,
+    matrix,
+    normed,
+    of_sequences,
+)
 
 launch = pytest.importorskip("peakward.kernels.ops.decode_step.triton.launch")
 several = pytest.importorskip("peakward.kernels.ops.decode_step.triton.launch_several")
@@ -66,21 +75,23 @@ def test_gated(format_, cut):
 
 
 @every_cut
+@IN_ROWS_AND_PAGES
 @pytest.mark.parametrize("n_new", [1, 2])
-def test_rotated(n_new, cut):
+def test_rotated(n_new, kind, cut):
     """Queries, keys and values of two sequences turn at their own positions, and those of a sequence stand
     beside one another."""
     torch.manual_seed(3)
-    heads, kv_heads, head_dim, capacity, held_by = 4, 2, 8, 9, [4, 7]
+    heads, kv_heads, head_dim, capacity, held_by = 4, 2, 8, 32, [4, 15]
     held, whole = matrix((heads + 2 * kv_heads) * head_dim, 128, "dense")
     m = 2 * n_new
     x, gain, bias = torch.randn(m, 128), torch.rand(128) + 0.5, torch.randn(held.n)
     cos, sin = (torch.randn(capacity, head_dim // 2) for _ in range(2))
     q = torch.empty(m, heads, head_dim)
-    keys, values = (torch.zeros(2, kv_heads, capacity, head_dim) for _ in range(2))
+    kept = held_in(kind, *(torch.zeros(2, kv_heads, capacity, head_dim) for _ in range(2)))
     several.rotated(
-        normed_rows(x, gain), held, bias, cos, sin, torch.tensor(held_by), q, keys, values, cut=cut
+        normed_rows(x, gain), held, bias, cos, sin, torch.tensor(held_by), q, kept, cut=cut
     )
+    keys, values = of_sequences(kept)
     exact = (normed(x, gain) @ whole.T + bias).view(m, -1, head_dim)
     exact_q, exact_k, exact_v = exact.split((heads, kv_heads, kv_heads), 1)
     for row in range(m):
@@ -109,9 +120,10 @@ def test_embedded():
     assert not to.squares[:, 3:].any()
 
 
+@IN_ROWS_AND_PAGES
 @pytest.mark.parametrize("n_new", [2, 5])
 @pytest.mark.parametrize(("kv_heads", "held_by"), [(4, (100, 31)), (1, (61, 0))])
-def test_attention_of_several_new_tokens(kv_heads, held_by, n_new):
+def test_attention_of_several_new_tokens(kv_heads, held_by, n_new, kind):
     """Each sees the positions up to its own: at 61 and 31 some see nothing of the second piece."""
     torch.manual_seed(2)
     heads, head_dim, capacity = 4, 24, 160
@@ -122,7 +134,7 @@ def test_attention_of_several_new_tokens(kv_heads, held_by, n_new):
     out, arrived = torch.empty_like(q), torch.zeros(2 * kv_heads, dtype=torch.int32)
     held, _ = matrix(8, 128, "dense")
     launch.attention(
-        q, k, v, torch.tensor(held_by), torch.empty(*pieces, head_dim),
+        q, held_in(kind, k, v), torch.tensor(held_by), torch.empty(*pieces, head_dim),
         torch.empty(*pieces, 2), arrived, out, then=launch.first_of(held, 64), split=split,
     )  # fmt: skip
     for row in range(2 * n_new):

@@ -136,6 +136,7 @@ def serve(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int = 0,
+    decode_step: AskedStep = "auto",
     device: DeviceType | None = None,
 ) -> Serving:
     """Make the texts of a queue of prompts, in static batches and by continuous batching:
@@ -150,6 +151,7 @@ def serve(
         rows: the texts that are made at once, at most; of fewer prompts as many as these are.
         max_new_tokens: at most that many for each, or a number for each prompt.
         temperature, top_k, top_p, seed, device: as of `generate`.
+        decode_step: as of `generate`, for all rows at once.
 
     Raises:
         PeakwardError: as `generate`, or not one number for each prompt.
@@ -161,11 +163,21 @@ def serve(
     most = _numbers(max_new_tokens, len(texts))
     n_rows = check.whole(rows, "rows", low=1, high=MOST_ROWS)
     by = _sampling(temperature, top_k, top_p, seed)
+    check.one_of(decode_step, get_args(AskedStep), "a step of decode")
     session.expect_torch()
-    here = this_machine(device).environment
+    machine = this_machine(device)
     from peakward.lab.inference.text import served
 
-    return served(name, texts, most, rows=n_rows, by=by, environment=here)
+    return served(
+        name,
+        texts,
+        most,
+        rows=n_rows,
+        by=by,
+        decode_step=decode_step,
+        not_fused=partial(not_fused, machine, n_rows=min(n_rows, len(texts)), guesses=0),
+        environment=machine.environment,
+    )
 
 
 def _numbers(given: object, n: int) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     skip:A-B: the model without blocks A to B. distilled:A-B: the same with a matrix in their place, fitted
     to the model's own texts before the first token. Else another model with the same tokens."""
     decode_step: Annotated[str, option("STEP", "auto")] = "auto"
-    """auto, fused or separate. fused: five of Peakward's own kernels a layer, for one prompt and up to 16
+    """auto, fused or separate. fused: five of Peakward's own kernels a layer, for one text and up to 16
     tokens at once (its next one and the guesses) on an NVIDIA GPU (compute capability 9.0 and more).
     separate: the model's operators. auto: fused where it can be taken, and the report says why not
     elsewhere."""
@@ -89,10 +89,6 @@ def main(options: Options, _command: str) -> int:
     check.one_of(options.decode_step, get_args(AskedStep), "a value of --decode-step")
     step = cast(AskedStep, options.decode_step)
     if options.prompts is not None:
-        if step == "fused":
-            raise PeakwardError(
-                "expected no --decode-step fused for a queue, whose texts are made together: leave it out"
-            )
         if guesses:
             raise PeakwardError("expected no --guesses for a queue, got some: leave them out")
         if options.draft != "ngrams":
@@ -107,6 +103,7 @@ def main(options: Options, _command: str) -> int:
                 n if each.max_new_tokens is None else each.max_new_tokens for each in queue
             ],
             rows=parse.whole(options.rows, "--rows", low=1, high=generating.MOST_ROWS),
+            decode_step=step,
             **common,
         )
         output.show(served, targets, as_json=options.views.json, document=served_document(served))

@@ -141,6 +141,9 @@ class Serving(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The type of weights and cache in memory: fp32 or bf16."""
     environment: Environment
     sampling: Sampling
+    decode_step: DecodeStep = "separate"
+    """See `Generation`, also for `not_fused`."""
+    not_fused: str | None = None
     rows: int
     """Texts that are made at once."""
     n_pages: int

@@ -3,7 +3,14 @@
 import numpy as np
 
 from peakward.records.errors import printable
-from peakward.records.generation import Batched, Continuation, Generation, Sampling, Serving
+from peakward.records.generation import (
+    Batched,
+    Continuation,
+    DecodeStep,
+    Generation,
+    Sampling,
+    Serving,
+)
 from peakward.records.study import Column, Table
 from peakward.report.document import (
     Document,
@@ -100,21 +107,22 @@ def _facts(found: Generation) -> Facts:
             value=f"{found.n_kept:,} of {found.n_guessed:,}, guessed by {printable(found.draft or 'ngrams')}",
         ),
     )
+    launched = "" if found.captured is not False else ", launched one by one by the host"
+    step = _step(found.decode_step, found.not_fused, launched=launched)
     return Facts(
         facts=(
             Fact(name="tokens chosen", value=_chosen(found.sampling)),
             *(guessed if found.guesses else ()),
-            Fact(name="step of decode", value=printable(_step(found))),
+            Fact(name="step of decode", value=printable(step)),
             Fact(name="bytes that a step reads", value=_bytes(found)),
         )
     )
 
 
-def _step(found: Generation) -> str:
-    if found.decode_step == "fused":
+def _step(step: DecodeStep, not_fused: str | None, *, launched: str) -> str:
+    if step == "fused":
         return "fused, in five kernels a layer"
-    launched = "" if found.captured is not False else ", launched one by one by the host"
-    return f"separate operators{launched}" + (f": {found.not_fused}" if found.not_fused else "")
+    return f"separate operators{launched}" + (f": {not_fused}" if not_fused else "")
 
 
 def _bytes(found: Generation) -> str:
@@ -215,9 +223,11 @@ def _row(each: Batched) -> tuple[str | float | int | None, ...]:
 def _queue(found: Serving) -> Facts:
     new = [each.n_new_tokens for each in found.continuations]
     prompts = [each.n_prompt_tokens for each in found.continuations]
+    step = _step(found.decode_step, found.not_fused, launched="")
     return Facts(
         facts=(
             Fact(name="tokens chosen", value=_chosen(found.sampling)),
+            Fact(name="step of decode", value=printable(step)),
             Fact(name="rows", value=f"{found.rows:,}"),
             Fact(name="pages", value=f"{found.n_pages:,} of {found.page_size:,} tokens"),
             Fact(name="tokens of a prompt", value=f"{min(prompts):,} to {max(prompts):,}"),

@@ -32,17 +32,33 @@ def _of(*size: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.empty(size, dtype=dtype, device="meta")
 
 
-def _rows(name: str, m: int, bits: int = 16, n_new: int = 1, *, chooses: bool = False) -> None:
+def _held(n_sequences: int, kv_heads: int, *, page_size: int) -> launch.Held:
+    if not page_size:
+        cache = _of(n_sequences, kv_heads, CAPACITY, HEAD_DIM)
+        return launch.Held(cache, cache)
+    n_pages = CAPACITY // page_size
+    pages = _of(n_sequences * n_pages, page_size, kv_heads, HEAD_DIM)
+    return launch.Held(pages, pages, _of(n_sequences, n_pages, dtype=torch.int32))
+
+
+def _rows(
+    name: str,
+    m: int,
+    bits: int = 16,
+    n_new: int = 1,
+    *,
+    chooses: bool = False,
+    page_size: int = 0,
+) -> None:
     matrix = _matrix(name, bits)
     cut = rows_cut_for(n=matrix.n, k=matrix.k, per_word=matrix.per_word)
     then, x = launch_several.first_of(matrix, cut, 4 << 20), _of(m, D_MODEL)
     normed = launch_several.normed_of(x, 1e-5, 160)
     if name == "qkv":
-        cache, angles = _of(m // n_new, HEADS, CAPACITY, HEAD_DIM), _of(CAPACITY, HEAD_DIM // 2)
+        angles = _of(CAPACITY, HEAD_DIM // 2)
+        held = _held(m // n_new, HEADS, page_size=page_size)
         position, q = _of(m // n_new, dtype=torch.int64), _of(m, HEADS, HEAD_DIM)
-        launch_several.rotated(
-            normed, matrix, None, angles, angles, position, q, cache, cache, cut=cut
-        )
+        launch_several.rotated(normed, matrix, None, angles, angles, position, q, held, cut=cut)
     elif name == "up":
         launch_several.gated(normed, matrix, _of(m, D_FF), then=then, cut=cut)
     elif name == "head":
@@ -56,14 +72,16 @@ def _rows(name: str, m: int, bits: int = 16, n_new: int = 1, *, chooses: bool = 
         )
 
 
-def _attention(n_sequences: int, n_new: int, heads: int, kv_heads: int) -> None:
+def _attention(
+    n_sequences: int, n_new: int, heads: int, kv_heads: int, *, page_size: int = 0
+) -> None:
     q = _of(n_sequences * n_new, heads, HEAD_DIM)
-    cache = _of(n_sequences, kv_heads, CAPACITY, HEAD_DIM)
+    held = _held(n_sequences, kv_heads, page_size=page_size)
     n_pairs = n_sequences * kv_heads
     split = split_for(n_pairs=n_pairs, capacity=CAPACITY, n_multiprocessors=132)
     pieces = (n_pairs, split.splits, n_new * heads // kv_heads)
     launch.attention(
-        q, cache, cache, _of(n_sequences, dtype=torch.int64), _of(*pieces, HEAD_DIM, dtype=torch.float32),
+        q, held, _of(n_sequences, dtype=torch.int64), _of(*pieces, HEAD_DIM, dtype=torch.float32),
         _of(*pieces, 2, dtype=torch.float32), _of(n_pairs, dtype=torch.int32), q,
         then=launch.first_of(_matrix("out", 16), 4 << 20), split=split,
     )  # fmt: skip
@@ -74,6 +92,16 @@ def _embedded() -> None:
     to = launch_several.normed_of(x, 1e-5, launch_several.embedding_blocks(D_MODEL))
     ids = _of(8, dtype=torch.int64)
     launch_several.embedded(ids, _of(VOCAB, D_MODEL), x, _of(D_MODEL), to)
+
+
+def _rotated_of_one_row(page_size: int) -> None:
+    matrix, angles = _matrix("qkv", 16), _of(CAPACITY, HEAD_DIM // 2)
+    cut = cut_for(n=matrix.n, k=matrix.k, per_word=2)
+    launch.rotated(
+        _of(1, D_MODEL), _of(D_MODEL), 1e-5, matrix, None, angles, angles,
+        _of(1, dtype=torch.int64), _of(1, HEADS, HEAD_DIM), _held(1, HEADS, page_size=page_size),
+        cut=cut, n_programs=132 * cut.programs,
+    )  # fmt: skip
 
 
 def _chosen_of_one_row() -> None:
@@ -109,13 +137,17 @@ def _of_layers() -> dict[str, Launch]:
 # A multiprocessor has at least two programs of each, by shared memory; of 64 queries by registers one.
 LAUNCHES = {
     "the choice of one row": _launch(partial(_chosen_of_one_row), 128, 2),
+    "qkv of one row": _launch(partial(_rotated_of_one_row, 0), 168, 2),
+    "qkv of one row into pages": _launch(partial(_rotated_of_one_row, 16), 168, 2),
     "rows of the table": _launch(partial(_embedded), 32, 1),
     **_of_layers(),
     "the choice of 16": _launch(partial(_rows, "head", 16, chooses=True), 136, 66),
     "logits of 5": _launch(partial(_rows, "head", 5), 80, 56),
     # ptxas of triton 3.7 spills two registers, of 80 where it may take 168.
     "qkv of 5 new tokens": _launch(partial(_rows, "qkv", 5, n_new=5), 80, 56, stack_bytes=8),
+    "qkv of 8 into pages": _launch(partial(_rows, "qkv", 8, page_size=16), 136, 120),
     "attention of 8": _launch(partial(_attention, 8, 1, 32, 32), 200, 41),
+    "attention of 8 to pages": _launch(partial(_attention, 8, 1, 32, 32, page_size=16), 208, 41),
     "attention of 5 new tokens": _launch(partial(_attention, 1, 5, 32, 32), 192, 41),
     # Its join of 16 pieces; triton 3.6 alone spills.
     "attention of 5 new tokens of 7 heads": _launch(

@@ -244,7 +244,6 @@ REFUSED = (
     Line(
         ("--prompts", "queue.txt", "--draft", "skip:1"), "expected no --draft for a queue, got 'sk"
     ),
-    Line(("--prompts", "queue.txt", "--decode-step", "fused"), "expected no --decode-step fused"),
     Line(("--prompt", "x", "--decode-step", "eager"), "expected a value of --decode-step"),
     Line(("--prompt", "x", "--decode-step", "fused"), "decode-step fused needs cuda, got cpu"),
     Line(("--prompt", ""), "at least one token, got ''"),
@@ -311,6 +310,25 @@ def test_a_queue_is_served_in_both_ways(model):
     for each in ways.values():
         assert each.tokens_per_s == pytest.approx(n_tokens / each.serve_s)
         assert len(each.first_token_s) == len(each.done_s) == 4
+
+
+def test_a_queue_is_made_by_the_step_that_is_asked_for(model, monkeypatch):
+    """In Triton's interpreter, in pages that the fused step writes to and reads."""
+    pytest.importorskip("triton")
+    if torch.cuda.is_available():
+        pytest.skip("tests/gpu has it compiled")
+    with pytest.raises(pw.PeakwardError, match=r"that can take the fused step: .* got cpu"):
+        pw.serve(model, ["hello"], decode_step="fused", device="cpu", max_new_tokens=2)
+    monkeypatch.setattr(generating, "not_fused", lambda *_, **__: None)
+    fused, plain = (
+        pw.serve(
+            model, ["hello", "a", "so"], rows=2, decode_step=each, device="cpu", max_new_tokens=3
+        )
+        for each in ("auto", "separate")
+    )
+    assert (fused.decode_step, plain.decode_step) == ("fused", "separate")
+    assert fused.continuations == plain.continuations
+    assert "fused, in five kernels a layer" in pw.markdown(fused)
 
 
 def test_a_short_queue_has_no_rows_without_a_text(model):

@@ -545,6 +545,7 @@ def calls(study: Any, calibration: Any, trace: Any) -> tuple[Call, ...]:
                 "top_k": WHOLE,
                 "top_p": (*_NO_NUMBER, 0, 1.5),
                 "seed": (*(each for each in WHOLE if each != 0), None),
+                "decode_step": (*CHOICE, "fused", "eager"),
                 "device": (*CHOICE, "gpu"),
             },
         ),

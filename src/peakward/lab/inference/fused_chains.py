@@ -59,7 +59,7 @@ def cuts_by_rule(weights: Weights, rule: Callable[..., C]) -> Cuts[C]:
     Args:
         rule: `cut_for` or `rows_cut_for`.
     """
-    layer, keys = weights.layers[0], weights.layers[0].keys
+    layer, held = weights.layers[0], weights.layers[0].held
 
     def of(matrix: Matrix) -> C:
         return rule(n=matrix.n, k=matrix.k, per_word=matrix.per_word)
@@ -71,9 +71,10 @@ def cuts_by_rule(weights: Weights, rule: Callable[..., C]) -> Cuts[C]:
         down=of(layer.down),
         head=of(weights.head),
         attention=split_for(
-            n_pairs=keys.shape[0] * keys.shape[1],
-            capacity=keys.shape[2],
-            n_multiprocessors=multiprocessors_of(keys.device),
+            n_pairs=held.n_sequences * held.kv_heads,
+            # Sequences share the pages: one of the mean length is cut well.
+            capacity=held.capacity // (held.n_sequences if held.page_size else 1),
+            n_multiprocessors=multiprocessors_of(held.keys.device),
         ),
     )
 
@@ -82,13 +83,13 @@ class OneRow:
     """A step of one row: sums of products, no tensor cores."""
 
     def __init__(self, shape: ModelShape, weights: Weights, cuts: Cuts[Cut] | None) -> None:
-        table, keys = weights.table, weights.layers[0].keys
+        table, held = weights.table, weights.layers[0].held
         self._weights, self._n_multiprocessors = weights, multiprocessors_of(table.device)
         self.cuts = cuts_by_rule(weights, cut_for) if cuts is None else cuts
-        self._cos, self._sin = rotation(shape, keys.shape[2], table)
+        self._cos, self._sin = rotation(shape, held.capacity, table)
         self._x, self._gated = table.new_empty(1, shape.d_model), table.new_empty(1, shape.d_ff)
         q = table.new_empty(1, shape.n_heads, shape.head_dim)
-        self._attention = Attention(q, keys, self.cuts.attention)
+        self._attention = Attention(q, held, self.cuts.attention)
         self._then = self._nexts()
         self.n_keys = min(
             self._programs(self.cuts.head), -(-weights.head.n // self.cuts.head.block)
@@ -112,8 +113,7 @@ class OneRow:
                 self._sin,
                 position,
                 q,
-                layer.keys,
-                layer.values,
+                layer.held,
                 cut=cuts.qkv,
                 n_programs=self._programs(cuts.qkv),
             )
@@ -178,13 +178,13 @@ class SeveralRows:
     def __init__(
         self, shape: ModelShape, weights: Weights, m: int, cuts: Cuts[RowsCut] | None
     ) -> None:
-        table, keys, eps = weights.table, weights.layers[0].keys, weights.eps
+        table, held, eps = weights.table, weights.layers[0].held, weights.eps
         self._weights = weights
         self.cuts = cuts_by_rule(weights, rows_cut_for) if cuts is None else cuts
-        self._cos, self._sin = rotation(shape, keys.shape[2], table)
+        self._cos, self._sin = rotation(shape, held.capacity, table)
         self._x, self._gated = table.new_empty(m, shape.d_model), table.new_empty(m, shape.d_ff)
         q = table.new_empty(m, shape.n_heads, shape.head_dim)
-        self._attention = Attention(q, keys, self.cuts.attention)
+        self._attention = Attention(q, held, self.cuts.attention)
         n_blocks = (
             several.embedding_blocks(shape.d_model),
             *(-(-shape.d_model // each.block) for each in (self.cuts.out, self.cuts.down)),
@@ -215,8 +215,7 @@ class SeveralRows:
                 self._sin,
                 position,
                 self._attention.q,
-                layer.keys,
-                layer.values,
+                layer.held,
                 cut=cuts.qkv,
             )
             mixed = self._attention(layer, position, then.attention)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from peakward.kernels.ops.decode_step.triton import launch as kernels
-from peakward.kernels.ops.decode_step.triton.launch import Matrix, Then
+from peakward.kernels.ops.decode_step.triton.launch import Held, Matrix, Then
 from peakward.kernels.ops.decode_step.triton.settings import Split
 from peakward.lab.models.decoder import Block, Decoder, FeedForward
 from peakward.lab.models.layers import QuantisedLinear
@@ -23,8 +23,7 @@ class Layer(NamedTuple):
     ff_gain: Tensor
     up: Matrix
     down: Matrix
-    keys: Tensor
-    values: Tensor
+    held: Held
 
 
 class Weights(NamedTuple):
@@ -38,14 +37,14 @@ class Weights(NamedTuple):
     eps: float
 
 
-def weights_of(model: Decoder, keys: Sequence[Tensor], values: Sequence[Tensor]) -> Weights:
+def weights_of(model: Decoder, held: Sequence[Held]) -> Weights:
     """The weights of a model that the kernels compute, without copies."""
     readout = model.readout
     return Weights(
         table=model.embedding.weight,
         layers=[
-            _layer(block, *each)  # type: ignore[arg-type]
-            for block, *each in zip(model.blocks, keys, values, strict=True)
+            _layer(block, each)  # type: ignore[arg-type]
+            for block, each in zip(model.blocks, held, strict=True)
         ],
         gain=_gain(readout.norm),
         head=_matrix(readout.head),
@@ -56,15 +55,15 @@ def weights_of(model: Decoder, keys: Sequence[Tensor], values: Sequence[Tensor])
 class Attention:
     """Attention of a step's rows to the cache, with the room that it needs."""
 
-    def __init__(self, q: Tensor, keys: Tensor, split: Split) -> None:
+    def __init__(self, q: Tensor, held: Held, split: Split) -> None:
         """
         Args:
             q: (rows, heads, head_dim), where queries will be.
-            keys: of a layer, (sequences, kv_heads, capacity, head_dim).
+            held: of a layer.
         """
-        n_sequences, kv_heads, _, head_dim = keys.shape
-        n_queries = q.shape[0] * q.shape[1] // (n_sequences * kv_heads)
-        pieces = (n_sequences * kv_heads, split.splits, n_queries)
+        head_dim, n_pairs = q.shape[2], held.n_sequences * held.kv_heads
+        n_queries = q.shape[0] * q.shape[1] // n_pairs
+        pieces = (n_pairs, split.splits, n_queries)
         self._split = split
         self.q, self.mixed = q, torch.empty_like(q)
         self._parts = torch.empty(*pieces, head_dim, device=q.device)
@@ -75,8 +74,7 @@ class Attention:
         """Values mixed for the queries, (rows, heads · head_dim)."""
         kernels.attention(
             self.q,
-            layer.keys,
-            layer.values,
+            layer.held,
             position,
             self._parts,
             self._shares,
@@ -88,7 +86,7 @@ class Attention:
         return self.mixed.flatten(1)
 
 
-def _layer(block: Block, keys: Tensor, values: Tensor) -> Layer:
+def _layer(block: Block, held: Held) -> Layer:
     attention, ff = block.attention, block.ff
     assert isinstance(ff, FeedForward)
     return Layer(
@@ -99,8 +97,7 @@ def _layer(block: Block, keys: Tensor, values: Tensor) -> Layer:
         ff_gain=_gain(block.ff_norm),
         up=_matrix(ff.up),
         down=_matrix(ff.down),
-        keys=keys,
-        values=values,
+        held=held,
     )
 
 

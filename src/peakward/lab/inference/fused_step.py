@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from peakward.kernels.ops.decode_step.triton import launch as kernels
-from peakward.kernels.ops.decode_step.triton.launch import Texts
+from peakward.kernels.ops.decode_step.triton.launch import Held, Texts
 from peakward.kernels.ops.decode_step.triton.settings import Cut, RowsCut
 from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.fused_chains import Cuts, OneRow, SeveralRows
 from peakward.lab.inference.fused_parts import weights_of
+from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.passes import Pass
 from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.models.decoder import Block, Decoder
@@ -32,7 +33,8 @@ class FusedStep:
 
     Args:
         model: of RMSNorm, RoPE and SwiGLU, without biases but qkv's.
-        keys, values: of each layer (sequences, kv_heads, capacity, head_dim).
+        keys, values: of each layer (sequences, kv_heads, capacity, head_dim), or with `block_table` pages.
+        block_table: of all layers, see `launch.Held`.
         cuts: of `Cut` for one new token in all, of `RowsCut` for more; None: by rule.
         n_new: the new tokens of a sequence, of 16 at most in all.
 
@@ -48,11 +50,13 @@ class FusedStep:
         values: Sequence[Tensor],
         cuts: Cuts[Cut] | Cuts[RowsCut] | None = None,
         *,
+        block_table: Tensor | None = None,
         n_new: int = 1,
     ) -> None:
-        self.n_rows = len(keys[0]) * n_new
+        held = [Held(*each, block_table) for each in zip(keys, values, strict=True)]
+        self.n_rows = held[0].n_sequences * n_new
         _refuse(model, keys[0], self.n_rows)
-        weights, shape = weights_of(model, keys, values), model.shape
+        weights, shape = weights_of(model, held), model.shape
         self._chain: OneRow | SeveralRows
         if self.n_rows == 1:
             self._chain = OneRow(shape, weights, cuts)  # type: ignore[arg-type]
@@ -96,7 +100,7 @@ class FusedDecoder(nn.Module):
         PeakwardError: as `FusedStep`.
     """
 
-    def __init__(self, model: Decoder, cache: ContiguousCache) -> None:
+    def __init__(self, model: Decoder, cache: ContiguousCache | PagedCache) -> None:
         super().__init__()
         self.model, self._cache = model, cache
         self._most = MOST_TOKENS if _stored(model) in CHECKED else len(cache.lengths)
@@ -107,7 +111,8 @@ class FusedDecoder(nn.Module):
         """The step of so many new tokens of each row."""
         if n_new not in self._steps:
             keys, values = list(self._cache.storage.keys), list(self._cache.storage.values)
-            self._steps[n_new] = FusedStep(self.model, keys, values, n_new=n_new)
+            table = self._cache.block_table if isinstance(self._cache, PagedCache) else None
+            self._steps[n_new] = FusedStep(self.model, keys, values, block_table=table, n_new=n_new)
         return self._steps[n_new]
 
     def forward(self, ids: Tensor, cache: Pass, n_logits: int = 1) -> Tensor:
@@ -126,7 +131,7 @@ class FusedDecoding(Decoding):
     def __init__(
         self,
         model: Decoder,
-        cache: ContiguousCache,
+        cache: ContiguousCache | PagedCache,
         *,
         by: Sampling,
         most_new_tokens: int,
@@ -165,7 +170,7 @@ def _refuse(model: Decoder, keys: Tensor, n_rows: int) -> None:
     if keys.dtype != dtype or not keys.is_contiguous():
         raise PeakwardError(
             f"expected keys and values in {dtype}, the model's type, without gaps, got {keys.dtype}: take a "
-            "ContiguousCache of that type"
+            "ContiguousCache or a PagedCache of that type"
         )
 
 

@@ -83,10 +83,7 @@ def continued(
     device = environment.device_type
     computed_in, dtype = TYPES[device]
     found = load_any(name, attention="sdpa", device=device, dtype=dtype)
-    reason = None if decode_step == "separate" else _not_fused(found.model, not_fused)
-    if decode_step == "fused" and reason is not None:
-        raise PeakwardError(f"expected a generation that can take the fused step: {reason}")
-    step: DecodeStep = "separate" if decode_step == "separate" or reason else "fused"
+    step, reason = _step_of(found.model, decode_step, not_fused)
     drafting = draft_of(found, draft, device, dtype) if guesses else None
     warm_up = min(WARM_UP_TOKENS, max_new_tokens)
     ids = _encoded(found, prompts, max_new_tokens)
@@ -131,6 +128,8 @@ def served(
     *,
     rows: int,
     by: Sampling,
+    decode_step: AskedStep,
+    not_fused: Callable[[ModelShape], str | None],
     environment: Environment,
 ) -> Serving:
     """The texts behind these prompts, by static and by continuous batching on one cache in pages.
@@ -138,6 +137,7 @@ def served(
     Args:
         most: the most new tokens of each.
         rows: the texts that are made at once, at most.
+        decode_step, not_fused: as of `continued`.
 
     Raises:
         PeakwardError: as `continued`.
@@ -152,6 +152,7 @@ def served(
     rows = min(rows, len(requests))
     longest = max(len(each.ids) + each.max_new_tokens for each in requests)
     n_pages = rows * ceil(longest / PAGE_SIZE)
+    step, reason = _step_of(found.model, decode_step, not_fused)
 
     def run(those: Sequence[Request], batching: Batching) -> Served:
         cache = PagedCache(
@@ -164,10 +165,8 @@ def served(
             attention=attention_of(found.model, device),
         )
         most_new_tokens = max(each.max_new_tokens for each in those)
-        decoding = Decoding(
-            found.model, cache, by=by, most_new_tokens=most_new_tokens, ends=found.ends
-        )
-        return serve(decoding, those, batching)
+        of_text = {"by": by, "most_new_tokens": most_new_tokens, "ends": found.ends}
+        return serve(_loop(found.model, cache, step, **of_text), those, batching)
 
     run(
         [Request(each.ids, min(each.max_new_tokens, WARM_UP_TOKENS)) for each in requests[:rows]],
@@ -182,6 +181,8 @@ def served(
         computed_in=computed_in,
         environment=environment,
         sampling=by,
+        decode_step=step,
+        not_fused=reason,
         rows=rows,
         n_pages=n_pages,
         page_size=PAGE_SIZE,
@@ -271,11 +272,18 @@ def decoding_of(
     if guesses:
         drafter = NGrams() if draft is None else ModelDraft(*stepped(draft), common(draft))
         return Speculation(*stepped(found.model), drafter, n_guessed=guesses, **of_text)
-    if step == "fused" and isinstance(found.model, Decoder):
+    return _loop(found.model, cache(found.model), step, **of_text)
+
+
+def _loop(
+    model: AnyModel, cache: ContiguousCache | PagedCache, step: DecodeStep, **of_text: Any
+) -> Decoding:
+    """The loop without guesses."""
+    if step == "fused" and isinstance(model, Decoder):
         from peakward.lab.inference.fused_step import FusedDecoding
 
-        return FusedDecoding(found.model, cache(found.model), **of_text)
-    return Decoding(found.model, cache(found.model), **of_text)
+        return FusedDecoding(model, cache, **of_text)
+    return Decoding(model, cache, **of_text)
 
 
 def _encoded(found: AnyPretrained, prompts: Sequence[str], max_new_tokens: int) -> list[list[int]]:
@@ -332,6 +340,22 @@ def _of_model(model: AnyModel) -> dict[str, Any]:
     if isinstance(model, Decoder):
         return {"shape": model.shape}
     return {"shape": None, "computed_by": f"{model.kind} of transformers {version('transformers')}"}
+
+
+def _step_of(
+    model: AnyModel, asked: AskedStep, not_fused: Callable[[ModelShape], str | None]
+) -> tuple[DecodeStep, str | None]:
+    """The step that is taken, and why it is not the fused one where nothing else was asked for.
+
+    Raises:
+        PeakwardError: a fused step that was asked for and cannot be taken.
+    """
+    if asked == "separate":
+        return "separate", None
+    reason = _not_fused(model, not_fused)
+    if asked == "fused" and reason is not None:
+        raise PeakwardError(f"expected a generation that can take the fused step: {reason}")
+    return "separate" if reason else "fused", reason
 
 
 def _not_fused(model: AnyModel, on_machine: Callable[[ModelShape], str | None]) -> str | None:

@@ -8,8 +8,10 @@ from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.distilling import distilled
 from peakward.lab.inference.drafts import ModelDraft, NGrams
 from peakward.lab.inference.generate import generate
+from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.pretrained import Pretrained
 from peakward.lab.inference.sequences import ContiguousCache
+from peakward.lab.inference.serving import Request, serve
 from peakward.lab.inference.speculation import Speculation
 from peakward.lab.inference.text import decoding_of
 from peakward.lab.models import decoder
@@ -52,16 +54,18 @@ def make(make_shape):
     return model
 
 
-def cache_of(model, kind=ContiguousCache, n_rows=1, **stored):
-    dtype = model.embedding.weight.dtype
-    return kind(model.shape, n_rows=n_rows, capacity=CAPACITY, device="cpu", dtype=dtype, **stored)
+def cache_of(model, n_rows=1, *, in_pages=False, **stored):
+    at = {"n_rows": n_rows, "device": "cpu", "dtype": model.embedding.weight.dtype, **stored}
+    if in_pages:
+        return PagedCache(model.shape, n_pages=3 * n_rows, page_size=8, **at)
+    return ContiguousCache(model.shape, capacity=CAPACITY, **at)
 
 
-def loops(model, n_rows=1, **how):
+def loops(model, n_rows=1, *, in_pages=False, **how):
     """The loop on modules, that on fused steps and that with the choice in them, each with a cache of its
     own."""
     how = {"by": Sampling(), "most_new_tokens": N_NEW} | how
-    caches = [cache_of(model, n_rows=n_rows) for _ in range(3)]
+    caches = [cache_of(model, n_rows=n_rows, in_pages=in_pages) for _ in range(3)]
     return [
         Decoding(model, caches[0], **how),
         Decoding(FusedDecoder(model, caches[1]), caches[1], **how),
@@ -87,10 +91,15 @@ def test_texts_of_one_loop_are_those_of_the_other(name, make):
             assert not found[..., CAPACITY // 2 :, :].any()
 
 
+@pytest.mark.parametrize("in_pages", [False, True], ids=["rows", "pages"])
 @pytest.mark.parametrize("name", [*list(MODELS)[:1], *in_full(list(MODELS)[1:])])
-def test_texts_of_several_rows_are_those_of_the_modules(name, make):
-    """Prompts of other lengths in each row, so that a row at another's position would show."""
-    texts = [generate(each, PROMPTS).tokens for each in loops(make(**MODELS[name]), n_rows=2)]
+def test_texts_of_several_rows_are_those_of_the_modules(name, in_pages, make):
+    """Prompts of other lengths in each row, so that a row at another's position would show. In pages the
+    second text begins on one that another took before it."""
+    made = loops(make(**MODELS[name]), n_rows=2, in_pages=in_pages)
+    for each in made if in_pages else ():
+        generate(each, [PROMPTS[0]])
+    texts = [generate(each, PROMPTS).tokens for each in made]
     assert texts[0] == texts[1] == texts[2]
     assert texts[0][0] != texts[0][1]
 
@@ -115,6 +124,16 @@ def test_a_text_ends_in_the_step_as_it_does_behind_it(make):
     for name in ("_made", "_ended", "_ids"):
         assert torch.equal(getattr(made[0], name), getattr(made[1], name))
     assert torch.equal(made[0].cache.held, made[1].cache.held)
+
+
+def test_a_queue_through_pages_makes_each_its_own_text(make):
+    """Rows end and begin at other times, and prompts that begin alike share a page."""
+    model = make(**MODELS["as real ones"])
+    requests = [Request([5, 9, 2, 7, 5, 9, 2, 7, 1 + n], 2 + n) for n in range(3)]
+    plain, _, fused = loops(model, n_rows=2, in_pages=True)
+    found = [serve(each, requests, "continuous").tokens for each in (plain, fused)]
+    assert found[0] == found[1]
+    assert [len(each) for each in found[0]] == [2, 3, 4]
 
 
 def test_drawn_texts_are_those_of_the_modules(make):

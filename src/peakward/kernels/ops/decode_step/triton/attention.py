@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from peakward.kernels.ops.decode_step.triton.stored import THEN, bring, bring_next
+from peakward.kernels.ops.decode_step.triton.stored import THEN, bring, bring_next, place_of
 from peakward.kernels.ops.dependent import launch_the_next, wait_for_the_one_before
 
 
@@ -17,11 +17,12 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     shares_ptr,
     arrived_ptr,
     out_ptr,
+    table_ptr,
     then_ptr,
     then_parts,
     then_stride,
     then_bytes,
-    capacity,
+    room,
     scale_log2,
     NEW: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -31,6 +32,7 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     BLOCK_DIM: tl.constexpr,
     BLOCK: tl.constexpr,
     SPLITS: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
     AHEAD: tl.constexpr,
     WARPS: tl.constexpr,
     DEPENDENT: tl.constexpr,
@@ -52,14 +54,20 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     chunk = tl.cdiv(tl.cdiv(length, SPLITS), 16) * 16
     low = split * chunk
     high = tl.minimum(low + chunk, length)
-    cache = pair.to(tl.int64) * capacity * HEAD_DIM
+    sequence, kv = pair // KV_HEADS, pair % KV_HEADS
     ITEM: tl.constexpr = k_ptr.dtype.element_ty.primitive_bitwidth // 8
     if AHEAD and NATIVE:
-        brought = low + tl.arange(0, 32 * WARPS) * 8
-        n_bytes = tl.minimum(tl.maximum(high - brought, 0), 8) * (HEAD_DIM * ITEM)
-        n_bytes = tl.where(brought < low + AHEAD, n_bytes, 0)
-        bring(k_ptr + cache + brought * HEAD_DIM, n_bytes)
-        bring(v_ptr + cache + brought * HEAD_DIM, n_bytes)
+        # Neighbouring positions of a head lie apart in pages, else eight of them are one run.
+        RUN: tl.constexpr = 1 if PAGE_SIZE else 8
+        for first in tl.static_range(0, AHEAD, 32 * WARPS * RUN):
+            brought = low + first + tl.arange(0, 32 * WARPS) * RUN
+            n_bytes = tl.minimum(tl.maximum(high - brought, 0), RUN) * (HEAD_DIM * ITEM)
+            n_bytes = tl.where(brought < low + AHEAD, n_bytes, 0)
+            begins = place_of(
+                *(table_ptr, room, sequence, KV_HEADS, kv, brought, brought < high, PAGE_SIZE)
+            )
+            bring(k_ptr + begins * HEAD_DIM, n_bytes)
+            bring(v_ptr + begins * HEAD_DIM, n_bytes)
         program = pair + tl.num_programs(0) * split
         n_programs = tl.num_programs(0) * SPLITS
         bring_next(then_ptr, then_parts, then_stride, then_bytes, program, n_programs, 32 * WARPS)
@@ -82,7 +90,8 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     for start in range(low, high, BLOCK):
         position = start + tl.arange(0, BLOCK)
         is_held = position < high
-        at = cache + position.to(tl.int64)[:, None] * HEAD_DIM + dim[None, :]
+        place = place_of(table_ptr, room, sequence, KV_HEADS, kv, position, is_held, PAGE_SIZE)
+        at = place[:, None] * HEAD_DIM + dim[None, :]
         there = is_held[:, None] & is_dim
         k = tl.load(k_ptr + at, mask=there, other=0.0, cache_modifier=".cg")
         v = tl.load(v_ptr + at, mask=there, other=0.0, cache_modifier=".cg")

@@ -60,6 +60,39 @@ class Matrix(NamedTuple):
         return self.stored.view(torch.int32)
 
 
+class Held(NamedTuple):
+    """The keys and values of a layer: (sequences, kv_heads, capacity, head_dim), or with a table pages
+    (pages, page_size, kv_heads, head_dim), without gaps."""
+
+    keys: Tensor
+    values: Tensor
+    block_table: Tensor | None = None
+    """(sequences, most pages of one) of int32, contiguous."""
+
+    @property
+    def n_sequences(self) -> int:
+        return len(self.keys if self.block_table is None else self.block_table)
+
+    @property
+    def kv_heads(self) -> int:
+        return self.keys.shape[1 if self.block_table is None else 2]
+
+    @property
+    def page_size(self) -> int:
+        """0 of a cache without pages."""
+        return 0 if self.block_table is None else self.keys.shape[1]
+
+    @property
+    def room(self) -> int:
+        """Of a sequence: the positions, or the entries of its table."""
+        return self.keys.shape[2] if self.block_table is None else self.block_table.shape[1]
+
+    @property
+    def capacity(self) -> int:
+        """The positions that a sequence may have."""
+        return self.room * max(1, self.page_size)
+
+
 class Texts(NamedTuple):
     """The texts in a loop's rows, all on the device and changed in place."""
 
@@ -112,15 +145,13 @@ def rotated(
     sin: Tensor,
     position: Tensor,
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    held: Held,
     *,
     cut: Cut,
     n_programs: int,
 ) -> None:
     """Norm of x (1, d_model), projection and rotation: queries to q (1, heads, head_dim), keys and values
-    to their caches (1, kv_heads, capacity, head_dim) at position (1,); cos and sin (capacity,
-    head_dim / 2)."""
+    into what one sequence holds at position (1,); cos and sin (capacity, head_dim / 2)."""
     half = q.shape[2] // 2
     n_blocks = triton.cdiv(matrix.n, cut.block)
     launch(
@@ -135,15 +166,15 @@ def rotated(
         sin,
         position,
         q,
-        k,
-        v,
+        *held,
         matrix.n,
-        k.shape[2],
+        held.room,
         eps,
         q.shape[1],
-        k.shape[1],
+        held.kv_heads,
         HALF=half,
         HAS_BIAS=bias is not None,
+        PAGE_SIZE=held.page_size,
         **_sizes(matrix, cut),
     )
 
@@ -213,8 +244,7 @@ def product(
 
 def attention(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    held: Held,
     position: Tensor,
     parts: Tensor,
     shares: Tensor,
@@ -224,13 +254,12 @@ def attention(
     then: Then,
     split: Split,
 ) -> None:
-    """Attention from q (m, heads, head_dim) to caches (sequences, kv_heads, capacity, head_dim), into out
-    (m, heads, head_dim).
+    """Attention from q (m, heads, head_dim) to what sequences hold, into out (m, heads, head_dim).
 
     The m / sequences rows of a sequence are new tokens beside one another, the first at its `position`
     (sequences,); each sees the positions up to its own. See the kernel for parts, shares and arrived, of
     which the last holds zeros."""
-    n_sequences, kv_heads, capacity, head_dim = k.shape
+    n_sequences, kv_heads, head_dim = held.n_sequences, held.kv_heads, q.shape[2]
     group, new = q.shape[1] // kv_heads, len(q) // n_sequences
     members = max(16, triton.next_power_of_2(new * group))
     if (
@@ -242,15 +271,16 @@ def attention(
         decode_step_attention,
         (n_sequences * kv_heads, split.splits),
         q,
-        k,
-        v,
+        held.keys,
+        held.values,
         position,
         parts,
         shares,
         arrived,
         out,
+        held.block_table,
         *then,
-        capacity,
+        held.room,
         LOG2_E / math.sqrt(head_dim),
         NEW=new,
         KV_HEADS=kv_heads,
@@ -260,7 +290,8 @@ def attention(
         BLOCK_DIM=max(16, triton.next_power_of_2(head_dim)),
         BLOCK=split.block,
         SPLITS=split.splits,
-        AHEAD=split.ahead if native and head_dim * k.element_size() % 16 == 0 else 0,
+        PAGE_SIZE=held.page_size,
+        AHEAD=split.ahead if native and head_dim * q.element_size() % 16 == 0 else 0,
         WARPS=split.warps,
         NATIVE=native,
         num_warps=split.warps,

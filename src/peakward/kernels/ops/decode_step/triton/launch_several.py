@@ -6,7 +6,7 @@ import torch
 import triton
 from torch import Tensor
 
-from peakward.kernels.ops.decode_step.triton.launch import Matrix, Then
+from peakward.kernels.ops.decode_step.triton.launch import Held, Matrix, Then
 from peakward.kernels.ops.decode_step.triton.settings import RowsCut
 from peakward.kernels.ops.decode_step.triton.several import (
     decode_step_rows_added,
@@ -113,13 +113,12 @@ def rotated(
     sin: Tensor,
     position: Tensor,
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    held: Held,
     *,
     cut: RowsCut,
 ) -> None:
     """Projection of the norm of x (m, d_model) and rotation: queries to q (m, heads, head_dim), keys and
-    values to their caches (sequences, kv_heads, capacity, head_dim); cos and sin (capacity, head_dim / 2).
+    values into what sequences hold; cos and sin (capacity, head_dim / 2).
 
     The m / sequences rows of a sequence are new tokens beside one another, the first at its `position`
     (sequences,)."""
@@ -135,18 +134,18 @@ def rotated(
         sin,
         position,
         q,
-        k,
-        v,
+        *held,
         len(q),
         matrix.n,
         len(x.squares),
-        k.shape[2],
+        held.room,
         x.eps,
         q.shape[1],
-        k.shape[1],
-        NEW=len(q) // len(k),
+        held.kv_heads,
+        NEW=len(q) // held.n_sequences,
         HALF=q.shape[2] // 2,
         HAS_BIAS=bias is not None,
+        PAGE_SIZE=held.page_size,
         SUMS=triton.next_power_of_2(len(x.squares)),
         **_sizes(matrix, cut, len(q)),
     )

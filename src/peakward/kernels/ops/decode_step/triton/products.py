@@ -5,7 +5,13 @@ import triton.language as tl
 
 from peakward.kernels.ops.decode_step.triton.chosen import LEAST, key_of
 from peakward.kernels.ops.decode_step.triton.held import bits_of, held
-from peakward.kernels.ops.decode_step.triton.stored import THEN, bring_next, prefetch, row_of
+from peakward.kernels.ops.decode_step.triton.stored import (
+    THEN,
+    bring_next,
+    place_of,
+    prefetch,
+    row_of,
+)
 from peakward.kernels.ops.decode_step.triton.summed import first_tiles, summed
 from peakward.kernels.ops.dependent import launch_the_next, wait_for_the_one_before
 
@@ -23,8 +29,9 @@ def decode_step_rotated(  # type: ignore[no-untyped-def]
     q_ptr,
     k_ptr,
     v_ptr,
+    table_ptr,
     n,
-    capacity,
+    room,
     eps,
     n_heads,
     kv_heads,
@@ -33,6 +40,7 @@ def decode_step_rotated(  # type: ignore[no-untyped-def]
     PER_WORD: tl.constexpr,
     HALF: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     LANES: tl.constexpr,
     CHUNKS: tl.constexpr,
@@ -42,8 +50,8 @@ def decode_step_rotated(  # type: ignore[no-untyped-def]
     DEPENDENT: tl.constexpr,
     NATIVE: tl.constexpr,
 ):
-    """Norm, projection, rotation: queries (heads, 2 HALF) to q, keys and values into their caches
-    (kv_heads, capacity, 2 HALF) at the position."""
+    """Norm, projection, rotation: queries (heads, 2 HALF) to q, keys and values into their caches at the
+    position (see `place_of`)."""
     launch_the_next(DEPENDENT)
     step = tl.num_programs(0)
     n_blocks = tl.cdiv(n, BLOCK)
@@ -108,7 +116,8 @@ def decode_step_rotated(  # type: ignore[no-untyped-def]
         kv = head - n_heads
         is_v = kv >= kv_heads
         kv = tl.where(is_v, kv - kv_heads, kv)
-        place = (kv.to(tl.int64) * capacity + position) * (2 * HALF) + at
+        place = place_of(table_ptr, room, 0, kv_heads, kv, position, True, PAGE_SIZE)
+        place = place * (2 * HALF) + at
         is_k = is_pair & (head >= n_heads) & ~is_v
         tl.store(k_ptr + place, first, mask=is_k)
         tl.store(k_ptr + place + HALF, second, mask=is_k)

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from peakward.kernels.ops.decode_step.triton.chosen import LEAST, key_of
-from peakward.kernels.ops.decode_step.triton.stored import THEN, bring_next, row_of
+from peakward.kernels.ops.decode_step.triton.stored import THEN, bring_next, place_of, row_of
 from peakward.kernels.ops.decode_step.triton.tiled import asked, multiplied
 from peakward.kernels.ops.dependent import launch_the_next, wait_for_the_one_before
 
@@ -88,10 +88,11 @@ def decode_step_rows_rotated(  # type: ignore[no-untyped-def]
     q_ptr,
     k_ptr,
     v_ptr,
+    table_ptr,
     m,
     n,
     n_sums,
-    capacity,
+    room,
     eps,
     n_heads,
     kv_heads,
@@ -102,6 +103,7 @@ def decode_step_rows_rotated(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     HALF: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     COLUMNS: tl.constexpr,
     PARTS: tl.constexpr,
@@ -111,7 +113,7 @@ def decode_step_rows_rotated(  # type: ignore[no-untyped-def]
     DEPENDENT: tl.constexpr,
 ):
     """Projection of normed rows, rotation: queries (rows, heads, 2 HALF) to q, keys and values into their
-    caches (sequences, kv_heads, capacity, 2 HALF) at the rows' positions."""
+    caches at the rows' positions (see `place_of`)."""
     _begun(w_ptr, scale_ptr, 0, n, K, FORMAT, BLOCK, HALF, AHEAD, WARPS, DEPENDENT)
     block = tl.program_id(0)
     squares = _squares(squares_ptr, n_sums, SUMS, ROWS)
@@ -144,8 +146,12 @@ def decode_step_rows_rotated(  # type: ignore[no-untyped-def]
     kv = head - n_heads
     is_v = kv >= kv_heads
     kv = tl.where(is_v, kv - kv_heads, kv)
-    cache = sequence[None, :].to(tl.int64) * kv_heads + kv
-    place = (cache * capacity + position[None, :]) * (2 * HALF) + at
+    place = place_of(
+        *(table_ptr, room, sequence[None, :], kv_heads, kv, position[None, :]),
+        (row < m)[None, :],
+        PAGE_SIZE,
+    )
+    place = place * (2 * HALF) + at
     is_k = is_pair & (head >= n_heads) & ~is_v
     tl.store(k_ptr + place, first, mask=is_k)
     tl.store(k_ptr + place + HALF, second, mask=is_k)

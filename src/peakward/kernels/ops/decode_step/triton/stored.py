@@ -18,6 +18,29 @@ THEN = ("then_parts", "then_stride", "then_bytes")
 
 
 @triton.jit
+def place_of(  # type: ignore[no-untyped-def]
+    table_ptr,
+    room,
+    sequence,
+    kv_heads,
+    kv,
+    position,
+    there,
+    PAGE_SIZE: tl.constexpr,
+):
+    """Where the key of head `kv` at a position of a sequence lies, in heads: in a cache (sequences, kv_heads,
+    room), or in pages (pages, PAGE_SIZE, kv_heads) that the table (sequences, room) lists. No kernel writes
+    the table, so that it may be read before the wait."""
+    if PAGE_SIZE:
+        entry = table_ptr + sequence * room + position // PAGE_SIZE
+        page = tl.load(entry, mask=there, other=0).to(tl.int64)
+        place = (page * PAGE_SIZE + position % PAGE_SIZE) * kv_heads + kv
+    else:
+        place = (sequence * kv_heads + kv).to(tl.int64) * room + position
+    return place
+
+
+@triton.jit
 def row_of(block, each, BLOCK: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
     """The row of the matrix that is number `each` of a block.
 
