@@ -84,7 +84,7 @@ class Held(NamedTuple):
 
     @property
     def room(self) -> int:
-        """Of a sequence: the positions, or the entries of its table."""
+        """The positions of a sequence, or the entries of its table."""
         return self.keys.shape[2] if self.block_table is None else self.block_table.shape[1]
 
     @property
