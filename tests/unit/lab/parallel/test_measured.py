@@ -71,6 +71,7 @@ GPT = {
 }
 
 
+@pytest.mark.full
 def test_a_user_s_module_is_shared_too(measured, tmp_path):
     """transformers' GPT-2 with its dropout and its tied head, sharded."""
     (tmp_path / "config.json").write_text(json.dumps(GPT))
@@ -113,6 +114,7 @@ def build():
 
 
 def test_parameters_that_a_step_does_not_use_are_looked_for(measured, tmp_path, monkeypatch):
+    """Those of a user's module."""
     (tmp_path / "half_used.py").write_text(UNUSED)
     monkeypatch.chdir(tmp_path)
     case = LayoutCase(
