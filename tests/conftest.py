@@ -8,8 +8,7 @@ import shlex
 import shutil
 import signal
 import sys
-from contextlib import suppress
-from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -17,61 +16,14 @@ import pytest
 import torch
 from hypothesis import settings
 
-
-def _patched_once(patch):
-    """The interpreter's own, which patches Triton's language for a kernel and anew at every call of a
-    function in it: once a kernel for each module that has one of the language's names. All of these calls
-    were a fifth of what kernels take here."""
-    from triton.language import core
-
-    patched: set[int] = set()
-
-    def patch_lang(function):
-        names = id(function.__globals__)
-        if core.is_builtin(core.tensor.__add__):  # As it is outside of kernels.
-            patched.clear()
-        elif names in patched:
-            return None
-        patched.add(names)
-        return patch(function)
-
-    return patch_lang
-
-
-def _rounded_by_torch(convert):
-    """The interpreter's conversion of floats, which loses the carry of a mantissa that rounds up into the
-    exponent and makes numbers of NaN: to fp8 torch's takes its place, which a GPU's agrees with."""
-    from triton.runtime.interpreter import TensorHandle
-
-    narrow = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
-
-    def create_fp_to_fp(builder, source, target, rounding):
-        dtype = narrow.get(str(target.scalar))
-        if dtype is None or str(source.dtype.scalar) != "fp32":
-            return convert(builder, source, target, rounding)
-        found = torch.from_numpy(source.data).to(dtype).view(torch.uint8).numpy()
-        return TensorHandle(found, target.scalar)
-
-    return create_fp_to_fp
-
-
 os.environ["PEAKWARD_CACHE"] = os.devnull  # What a test computes, no other one finds.
 if not torch.cuda.is_available():
     # Read when Triton is imported, by its own functions too: before any test can import it.
     os.environ.setdefault("TRITON_INTERPRET", "1")
-    with suppress(ImportError):
-        from triton.runtime import interpreter
-        from triton.runtime.interpreter import interpreter_builder
+    if find_spec("triton") is not None:
+        import interpreting
 
-        interpreter._patch_lang = _patched_once(interpreter._patch_lang)
-        _builder = interpreter.InterpreterBuilder
-        _builder.create_fp_to_fp = _rounded_by_torch(_builder.create_fp_to_fp)
-        # It computes fp32's products as numpy does, whatever parts a GPU takes them in, and lacks one name.
-        options = interpreter_builder.options
-        interpreter_builder.options = replace(
-            options,
-            allowed_dot_input_precisions=(*options.allowed_dot_input_precisions, "bf16x6"),
-        )
+        interpreting.adapt()
 
 # A shared two-core machine stalls for longer than any deadline worth setting: count, never time.
 settings.register_profile("peakward", deadline=None)

@@ -12,6 +12,11 @@ def in_full(values: Iterable[Any]) -> list[Any]:
     return [pytest.param(each, marks=pytest.mark.full) for each in values]
 
 
+def rows_in_full(rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Parameters of the full tier alone, of several names each."""
+    return [pytest.param(*each, marks=pytest.mark.full) for each in rows]
+
+
 def drawn_in_full(max_examples: int) -> settings:
     """So many draws in the full tier; in the fast one the test's `@example`s, written out, stand for them.
 

@@ -45,6 +45,7 @@ def test_a_grid_is_measured_once_and_taken_from_the_store_after(bench, in_tmp):
     assert (in_tmp / "a.html").stat().st_size > 10_000
 
 
+@pytest.mark.full  # test_workers has a real case that does not fit; tests/unit/studies its row.
 def test_a_case_that_does_not_fit_keeps_its_row(bench):
     study = bench("--pass", "forward", "--memory-limit", "0.001,16")
     assert [each.status for each in study.measurements] == ["oom", "ok"]

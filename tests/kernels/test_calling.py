@@ -33,6 +33,7 @@ from peakward.kernels.ops import calling
 from peakward.kernels.ops.calling import forget_calls, operator
 from peakward.kernels.ops.cross_entropy.api import cross_entropy_over_logits
 from peakward.kernels.ops.linear_cross_entropy import workspace
+from tiers import rows_in_full
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="nothing is interpreted here")
 N_CALLS = 4
@@ -211,8 +212,24 @@ def only_replays(monkeypatch):
         yield
 
 
-@EACH
-@pytest.mark.parametrize("differentiates", [False, True])
+LIKE_ANOTHER = (
+    "rms_norm of a view",
+    "softmax of columns",
+    "cross_entropy_and_lse",
+    "flash_attention_with_lse",
+    "flash_attention of a projection",
+)
+"""Their backward passes are interpreted in the full tier alone: each is one second."""
+
+
+@pytest.mark.parametrize(
+    ("name", "differentiates"),
+    [
+        *((name, False) for name in CASES),
+        *((name, True) for name in CASES if name not in LIKE_ANOTHER),
+        *rows_in_full((name, True) for name in LIKE_ANOTHER),
+    ],
+)
 def test_later_calls_replay_the_second_and_give_what_the_registered_operator_gives(
     name, differentiates, monkeypatch
 ):

@@ -13,6 +13,7 @@ from peakward.api import live_steps
 from peakward.lab.levers.in_place import Applied, Live
 from peakward.levers.catalogue import lever, with_settings
 from peakward.records.case import AS_WRITTEN
+from tiers import rows_in_full
 
 IDS = torch.zeros(2, 16, dtype=torch.long)
 BATCH = torch.ones(2, 4, 8)
@@ -99,17 +100,24 @@ def test_levers_are_proved_beneath_it_and_taken_back_and_other_processes_apply_t
     assert state_of(model) == before
 
 
+LEVERS = [
+    {"compile": "default"},
+    {"compile": "default", "compile_scope": "model"},
+    {"compile": "default", "checkpointing": "every-block"},
+    {"attention": "sdpa"},
+    {"optimizer": "adamw-fused"},
+]
+VIEWS = {"gradient_as_bucket_view": True}
+
+
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "flags"),
     [
-        {"compile": "default"},
-        {"compile": "default", "compile_scope": "model"},
-        {"compile": "default", "checkpointing": "every-block"},
-        {"attention": "sdpa"},
-        {"optimizer": "adamw-fused"},
+        *((each, {}) for each in LEVERS),
+        (LEVERS[0], VIEWS),
+        *rows_in_full((each, VIEWS) for each in LEVERS[1:]),
     ],
 )
-@pytest.mark.parametrize("flags", [{}, {"gradient_as_bucket_view": True}])
 def test_each_kind_of_lever_computes_the_same_beneath_it(settings, flags, tiny_gpt, monkeypatch):
     """Through Dynamo without Inductor, which would take a minute."""
     compiled = nn.Module.compile

@@ -158,8 +158,11 @@ def by_blocks(model):
 
 @pytest.mark.parametrize(
     ("compiled", "scope"),
-    [(torch.compile, "model"), (whole, "model"), (by_blocks, "block")],
-    ids=["wrapped", "whole", "blocks"],
+    [
+        pytest.param(torch.compile, "model", id="wrapped"),
+        pytest.param(whole, "model", id="whole", marks=pytest.mark.full),
+        pytest.param(by_blocks, "block", id="blocks"),
+    ],
 )
 def test_a_compiled_model_is_the_start_and_compiled_again_when_all_is_taken_back(
     compiled, scope, calibrated, monkeypatch

@@ -341,6 +341,7 @@ def test_a_factory_that_returns_a_compiled_wrapper_is_refused(folder):
         patching.patched(case(compile="default", compile_scope="model"), n_rounds=0)
 
 
+@pytest.mark.full  # As test_module_source has it, after five seconds of imports.
 def test_a_file_that_has_changed_is_refused(folder):
     best = case(precision="bf16")
     (folder / "build.py").write_text(BUILD + "\n")

@@ -14,6 +14,7 @@ from peakward.lab.levers.fp8_layers import Times, choice_in
 from peakward.lab.levers.in_place import Applied, Live
 from peakward.levers.in_code import in_module
 from peakward.records.case import AS_WRITTEN
+from tiers import rows_in_full
 
 IDS = torch.arange(64).view(4, 16) % 48
 
@@ -111,12 +112,16 @@ RECOMPUTED = {"checkpointing": "every-block", "attention": "sdpa-math"}
     ("kind", "settings"),
     [
         ("by hand", {}),
-        ("by hand", {"checkpointing": "every-block"}),
-        ("by hand", {"attention": "sdpa-math"}),
         ("by hand", RECOMPUTED),
         ("llama", {}),
-        pytest.param("llama", RECOMPUTED, marks=pytest.mark.full),
-        pytest.param("by hand", {"compile": "default"} | RECOMPUTED, marks=pytest.mark.full),
+        *rows_in_full(
+            [
+                ("by hand", {"checkpointing": "every-block"}),
+                ("by hand", {"attention": "sdpa-math"}),
+                ("by hand", {"compile": "default"} | RECOMPUTED),
+                ("llama", RECOMPUTED),
+            ]
+        ),
     ],
 )
 def test_a_patched_model_trains_as_with_the_lever(kind, settings, even_widths_lose):

@@ -6,6 +6,7 @@ import pytest
 import peakward as pw
 from peakward.lab.levers.module_prediction import capture_as_it_comes, capture_case
 from peakward.records.errors import PeakwardError
+from tiers import rows_in_full
 
 
 @pytest.mark.parametrize("pass_", ["forward", "train_step"])
@@ -92,8 +93,14 @@ def test_a_model_without_a_layer_for_fp8_is_not_predicted_in_it(make_module_case
         capture_case(make_module_case("hf:gpt2", precision="fp8"))
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-@pytest.mark.parametrize("precision", ["bf16", "bf16-mixed"])
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [
+        ("llama", "bf16"),
+        ("gpt2", "bf16-mixed"),
+        *rows_in_full([("llama", "bf16-mixed"), ("gpt2", "bf16")]),
+    ],
+)
 def test_a_model_of_transformers_is_predicted(kind, precision, make_module_case):
     pytest.importorskip("transformers")
     case = make_module_case(f"hf:{kind}", device="cuda", precision=precision)
@@ -104,8 +111,14 @@ def test_a_model_of_transformers_is_predicted(kind, precision, make_module_case)
     assert {"floor", "MFU"} <= {each.figure for each in found.absent}
 
 
-@pytest.mark.parametrize("scope", ["block", "model"])
-@pytest.mark.parametrize("source", ["hf:llama", "py:tiny_gpt:build"])
+@pytest.mark.parametrize(
+    ("source", "scope"),
+    [
+        ("hf:llama", "block"),
+        ("py:tiny_gpt:build", "model"),
+        *rows_in_full([("hf:llama", "model"), ("py:tiny_gpt:build", "block")]),
+    ],
+)
 def test_a_compiled_module_is_predicted(source, scope, make_module_case):
     """By kernels that no stored result has timed. The tiny GPT keeps little that it could compute again."""
     if source.startswith("hf:"):

@@ -13,6 +13,7 @@ from peakward.lab.levers.prepare import prepare
 from peakward.levers.optimizer import LEARNING_RATE
 from peakward.records.case import Configuration, ModelCase, OperatorCase, Source, TextData, Workload
 from peakward.records.errors import PeakwardError
+from tiers import rows_in_full
 
 ROUNDOFF = {
     "fp32": 2.0**-24,
@@ -155,13 +156,31 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
-@pytest.mark.parametrize("setting", ["fp32", "bf16-mixed", "bf16", "fp16-mixed", "fp8"])
-@pytest.mark.parametrize("attention", ["naive", "sdpa"])
-@pytest.mark.parametrize("pass_", ["prefill", "decode"])
-def test_passes_with_a_cache(shape, setting, attention, pass_, make_case):
-    if "n_experts" in shape and setting == "fp8":
-        pytest.skip("fp8 has no experts")
+WITH_A_CACHE = [
+    (name, setting, attention, pass_)
+    for name in SHAPES
+    for setting in ("fp32", "bf16-mixed", "bf16", "fp16-mixed", "fp8")
+    for attention in ("naive", "sdpa")
+    for pass_ in ("prefill", "decode")
+    if (name, setting) != ("experts", "fp8")  # Which has no experts.
+]
+FIRST = [each for each in WITH_A_CACHE if each[1] in ("fp32", "fp8")]
+"""The types of 16 bits differ in no line of a cache's; of them each has each attention and pass once."""
+FIRST += [
+    (name, setting, *each)
+    for setting in ("bf16-mixed", "bf16", "fp16-mixed")
+    for name, each in zip(
+        SHAPES, itertools.product(("naive", "sdpa"), ("prefill", "decode")), strict=True
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "attention", "pass_"),
+    [*FIRST, *rows_in_full(each for each in WITH_A_CACHE if each not in FIRST)],
+)
+def test_passes_with_a_cache(name, setting, attention, pass_, make_case):
+    shape = SHAPES[name]
     workload = (
         {"batch_size": 16} if setting == "fp8" else {}
     )  # A step of decode has as many tokens.

@@ -76,7 +76,10 @@ def same(before, after):
             ("fused-norm",),
             "reordered",
             False,
-            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="needs the interpreter"),
+            marks=[
+                pytest.mark.skipif(torch.cuda.is_available(), reason="needs the interpreter"),
+                pytest.mark.full,  # test_fused_norms takes them back too; an interpreted step is 1 s.
+            ],
         ),
     ],
 )

@@ -16,6 +16,7 @@ from peakward.lab.models.lifetimes import LifetimeRecorder
 from peakward.lab.models.module_capture import capture_module
 from peakward.lab.models.op_recorder import OpRecorder
 from peakward.records.op_graph import READ_BY_HOST
+from tiers import rows_in_full
 
 transformers = pytest.importorskip("transformers")
 
@@ -90,8 +91,14 @@ def most_live(lifetimes, since):
     return max(accumulate(changes[at] for at in sorted(changes)))
 
 
-@pytest.mark.parametrize("written_out_by", ["transformers", "torch"])
-@pytest.mark.parametrize("kind", MODELS)
+QUICK = [(kind, "transformers") for kind in ("gpt2", "mistral", "gemma")]
+QUICK += [(kind, "torch") for kind in ("gpt2", "llama", "qwen2")]
+EVERY = [(kind, by) for kind in MODELS for by in ("transformers", "torch")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "written_out_by"), [*QUICK, *rows_in_full(each for each in EVERY if each not in QUICK)]
+)
 def test_a_capture_has_the_operators_of_an_eager_step(kind, written_out_by):
     """Each call with its operands, FLOPs and bytes; what lives at most; and the waits for values."""
     module = built(kind, written_out_by)

@@ -10,19 +10,21 @@ from peakward.lab.numerics.verify import verify
 from peakward.levers import optimizer
 from peakward.levers.catalogue import lever, pull
 from peakward.records.errors import PeakwardError
+from tiers import rows_in_full
 
 PY, HF = ["py:tiny_gpt:build", "py:tiny_gpt:with_batch"], ["hf:llama", "hf:gpt2"]
+NAMES = ["bf16-mixed", "bf16", "fused-optimizer", "checkpointing"]
+HELD = [(name, source) for name in NAMES for source in (*PY, *HF)]
+QUICK = [*zip(NAMES, PY * 2, strict=True), *zip(NAMES, HF * 2, strict=True)]
+"""Each lever on one module of each kind."""
 
 
-@pytest.fixture(params=[*PY, *HF])
-def source(request):
-    if request.param.startswith("hf:"):
-        pytest.importorskip("transformers")
-    return request.param
-
-
-@pytest.mark.parametrize("name", ["bf16-mixed", "bf16", "fused-optimizer", "checkpointing"])
+@pytest.mark.parametrize(
+    ("name", "source"), [*QUICK, *rows_in_full(each for each in HELD if each not in QUICK)]
+)
 def test_a_lever_s_numbers_hold(name, source, make_module_case):
+    if source.startswith("hf:"):
+        pytest.importorskip("transformers")
     base = make_module_case(source)
     found = verify(base, pull(lever(name), base), lever(name).numerics)
     assert (found.verdict, found.reason) == ("holds", None)

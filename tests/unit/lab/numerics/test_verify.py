@@ -190,7 +190,7 @@ def test_a_reordering_is_not_exact():
     assert (found.verdict, found.reason) == ("violated", "not bitwise equal")
 
 
-@pytest.mark.parametrize("declared", ["exact", "reordered", "approximate"])
+@pytest.mark.parametrize("declared", ["approximate", *in_full(["exact", "reordered"])])
 def test_another_model_breaks_every_class(declared):
     other = case()
     other = msgspec.structs.replace(other, workload=msgspec.structs.replace(other.workload, seed=1))
@@ -225,7 +225,8 @@ def break_fused(monkeypatch, broken):
 
 
 @pytest.mark.parametrize(
-    "broken", [{"lr": 0.0}, {"lr": -1e-4}, {"betas": (0.1, 0.2)}, {"betas": (0.9, 0.99)}]
+    "broken",
+    [{"lr": 0.0}, {"betas": (0.9, 0.99)}, *in_full([{"lr": -1e-4}, {"betas": (0.1, 0.2)}])],
 )
 def test_a_wrong_optimiser_is_no_reordering(broken, monkeypatch):
     break_fused(monkeypatch, broken)
@@ -314,7 +315,9 @@ def test_levers_on_top_of_quantised_weights_only_reorder():
     assert found.verdict == "holds", found
 
 
-@pytest.mark.parametrize("broken", [{"lr": 0.0}, {"lr": 1.2e-4}, {"betas": (0.1, 0.2)}], ids=str)
+@pytest.mark.parametrize(
+    "broken", [{"lr": 1.2e-4}, *in_full([{"lr": 0.0}, {"betas": (0.1, 0.2)}])], ids=str
+)
 def test_a_training_run_shows_what_one_step_in_16_bits_hides(broken, monkeypatch):
     """A rate that is a fifth too high: gradients are right, and the updates of 16 bits are not compared."""
     break_fused(monkeypatch, broken)

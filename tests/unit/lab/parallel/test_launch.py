@@ -75,26 +75,33 @@ def test_what_happens_to_one_rank_s_arm_is_named_before_all_have_it(job, said):
         run_ranks(job, msgspec.to_builtins(request), n_ranks=2)
 
 
-def test_every_layout_computes_in_the_case_s_precision():
-    """Autocast around each forward pass, of a pipeline's stages too."""
-    layouts = {
-        "ddp": Layout(dp=2),
-        "tp": Layout(tp=2),
-        "pp": Layout(pp=2, n_micro_batches=2),
-        "alone": Layout(dp=2, data="flat"),
-    }
+LAYOUTS = {
+    "ddp": Layout(dp=2),
+    "tp": Layout(tp=2),
+    "pp": Layout(pp=2, n_micro_batches=2),
+    "alone": Layout(dp=2, data="flat"),
+}
+
+
+@pytest.fixture(scope="module")
+def orderly():
+    """What each rank of a job that ended by itself found: ranks take seconds to start."""
     given = {
         "case": msgspec.to_builtins(case(precision="bf16-mixed")),
-        "layouts": {name: msgspec.to_builtins(each) for name, each in layouts.items()},
+        "layouts": {name: msgspec.to_builtins(each) for name, each in LAYOUTS.items()},
     }
-    for found in run_ranks("lost:types", given, n_ranks=2):
-        assert found == dict.fromkeys(layouts, "torch.bfloat16")
+    return run_ranks("lost:orderly", given, n_ranks=2)
 
 
-def test_nothing_is_left_of_a_job():
+def test_every_layout_computes_in_the_case_s_precision(orderly):
+    """Autocast around each forward pass, of a pipeline's stages too."""
+    for found in orderly:
+        assert found["types"] == dict.fromkeys(LAYOUTS, "torch.bfloat16")
+
+
+def test_nothing_is_left_of_a_job(orderly):
     """Neither ranks nor what they started."""
-    found = run_ranks("lost:lose", {"rank": 1, "how": "fine"}, n_ranks=2)
-    children = [each["child"] for each in found]
+    children = [each["child"] for each in orderly]
     assert len(set(children)) == 2
     until_s = monotonic() + 5
     while any(_lives(each) for each in children) and monotonic() < until_s:

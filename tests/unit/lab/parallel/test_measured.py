@@ -45,6 +45,7 @@ def measured():
         yield lambda case: workers.measure(case, Protocol(warmup_steps=1, min_steps=3))
 
 
+@pytest.mark.full  # Another is measured alike below; test_traffic counts bytes.
 def test_a_layout_has_steps_and_what_each_rank_holds_and_sends(measured):
     found = measured(of_layout(Layout(dp=2, data="zero1")))
     assert found.status == "ok", found.reason
@@ -71,6 +72,7 @@ GPT = {
 }
 
 
+@pytest.mark.full
 def test_a_user_s_module_is_shared_too(measured, tmp_path):
     """transformers' GPT-2 with its dropout and its tied head, sharded."""
     (tmp_path / "config.json").write_text(json.dumps(GPT))
@@ -113,6 +115,7 @@ def build():
 
 
 def test_parameters_that_a_step_does_not_use_are_looked_for(measured, tmp_path, monkeypatch):
+    """Those of a user's module."""
     (tmp_path / "half_used.py").write_text(UNUSED)
     monkeypatch.chdir(tmp_path)
     case = LayoutCase(
@@ -125,7 +128,13 @@ def test_parameters_that_a_step_does_not_use_are_looked_for(measured, tmp_path, 
     )
     found = measured(case)
     assert found.status == "ok", found.reason
-    assert [each.n_unused for each in found.ranks.ranks] == [2, 2]
+    assert found.summary.n == 3 and found.loss > 0 and found.memory is None
+    assert found.ranks.backend == "gloo"
+    ranks = found.ranks.ranks
+    assert [each.n_unused for each in ranks] == [2, 2]
+    for each in ranks:
+        assert each.held_bytes["parameters"] == 4 * found.n_parameters and each.peak_bytes is None
+        assert any(one.collective == "all-reduce" for one in each.sent)
 
 
 @pytest.mark.parametrize("layout", [Layout(cp=2), Layout(dp=2, ep=2)], ids=["cp", "ep"])
