@@ -147,6 +147,28 @@ def test_a_fault_behind_such_units_is_named(certified, name, factor):
         assert all(torch.equal(*each) for each in after), "models beside it were its parameters"
 
 
+class Keyed(torch.nn.Module):
+    """Attention whose keys have a bias, of which scores' differences know nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(50, 32), torch.nn.Linear(32, 50)
+        self.query, self.key = torch.nn.Linear(32, 32), torch.nn.Linear(32, 32)
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        return self.head((self.query(x) @ self.key(x).mT).softmax(-1) @ x)
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(5, "holds"), (30, "violated")])
+def test_a_gradient_that_is_rounding_alone_is_held_to_its_order(
+    certified, monkeypatch, factor, expected
+):
+    monkeypatch.setattr(certificate, "N_NEIGHBOURS", 0)
+    wrong = partial(off, name="key.bias", factor=factor)
+    assert certified(wrong, model=Keyed(), precision="bf16-mixed").verdict == expected
+
+
 @pytest.fixture
 def every_layer_wins(monkeypatch):
     won = fp8_layers.Times(plain_s=2e-3, fp8_s=1e-3)
