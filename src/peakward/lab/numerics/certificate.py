@@ -45,7 +45,7 @@ N_NEIGHBOURS = 8
 OF_ROUNDING = 2
 """How many times as much is allowed of what errs by more than itself without the lever. A key's bias has no
 gradient in exact arithmetic, as softmax ignores what all scores have more; what is left depends on how scores
-are rounded. With transformers' own sdpa 5 of 77 tiny models were beyond the bound of eager attention there,
+are rounded. With transformers' own sdpa 6 of 99 tiny models were beyond the bound of eager attention there,
 by up to 1.7 times."""
 Quantity = tuple[str, str | None]
 """A quantity's name, with the parameter's where it is one parameter's."""
