@@ -12,6 +12,7 @@ from peakward.lab.levers import fp8_layers
 from peakward.lab.levers.in_place import Applied, Live
 from peakward.lab.levers.whole_step import WholeStep
 from peakward.lab.measure.snapshot import restored
+from peakward.lab.numerics import certificate
 from peakward.lab.numerics.certificate import Certifier
 from peakward.records.case import AS_WRITTEN
 from tiers import in_full
@@ -92,6 +93,80 @@ def test_a_gradient_that_is_slightly_wrong_is_named(certified, precision, factor
     verdict = certified(wrong, precision=precision)
     assert verdict.verdict == "violated"
     assert verdict.reason.startswith("gradients of blocks.1.ff.0.weight: error")
+
+
+class Rectified(torch.nn.Module):
+    """Units that rounding turns on or off now and then, and with them much of a gradient."""
+
+    in_halves = False
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embedding = torch.nn.Embedding(50, 32)
+        self.first, self.second, self.head = (torch.nn.Linear(32, n) for n in (32, 32, 50))
+
+    def forward(self, ids):
+        x = F.relu(self.first(self.embedding(ids)))
+        if self.in_halves:
+            (a, b), (c, d) = x.chunk(2, -1), self.second.weight.chunk(2, 1)
+            return self.head(F.relu(F.linear(a, c) + F.linear(b, d, self.second.bias)))
+        return self.head(F.relu(self.second(x)))
+
+
+def in_halves(live, step):
+    """A sum in another order, which is no fault."""
+    live.model.in_halves = True
+    try:
+        return step()
+    finally:
+        live.model.in_halves = False
+
+
+def test_units_that_rounding_turns_are_no_fault(certified, monkeypatch):
+    def n_refused():
+        models = (Rectified(seed) for seed in range(12))
+        verdicts = [certified(in_halves, model=each, precision="bf16-mixed") for each in models]
+        return sum(each.verdict != "holds" for each in verdicts)
+
+    assert n_refused() == 0
+    monkeypatch.setattr(certificate, "N_NEIGHBOURS", 0)
+    assert n_refused() > 0
+
+
+@pytest.mark.parametrize(("name", "factor"), [("head.weight", 1 + 6e-2), ("second.weight", 1.5)])
+def test_a_fault_behind_such_units_is_named(certified, name, factor):
+    wrong = partial(off, name=name, factor=factor)
+    for seed in range(4):
+        model = Rectified(seed)
+        before = [each.detach().clone() for each in model.parameters()]
+        verdict = certified(wrong, model=model, precision="bf16-mixed")
+        assert verdict.verdict == "violated"
+        assert verdict.reason.startswith(f"gradients of {name}: error")
+        after = zip(model.parameters(), before, strict=True)
+        assert all(torch.equal(*each) for each in after), "models beside it were its parameters"
+
+
+class Keyed(torch.nn.Module):
+    """Attention whose keys have a bias, of which scores' differences know nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(50, 32), torch.nn.Linear(32, 50)
+        self.query, self.key = torch.nn.Linear(32, 32), torch.nn.Linear(32, 32)
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        return self.head((self.query(x) @ self.key(x).mT).softmax(-1) @ x)
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(5, "holds"), (30, "violated")])
+def test_a_gradient_that_is_rounding_alone_is_held_to_its_order(
+    certified, monkeypatch, factor, expected
+):
+    monkeypatch.setattr(certificate, "N_NEIGHBOURS", 0)
+    wrong = partial(off, name="key.bias", factor=factor)
+    assert certified(wrong, model=Keyed(), precision="bf16-mixed").verdict == expected
 
 
 @pytest.fixture

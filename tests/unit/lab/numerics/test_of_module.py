@@ -97,6 +97,16 @@ def test_the_oracle_is_in_fp64_where_the_module_casts_to_fp32(make_module_case):
         )
 
 
+def test_the_oracle_is_in_fp64_where_an_operator_casts_what_it_sums():
+    """As transformers' DiffLlama has it, whose gradient was then of two types."""
+    weight = torch.rand(8, dtype=torch.float64, requires_grad=True)
+    with InDouble():
+        total = weight.sum(-1, dtype=torch.float32).exp().to(weight.dtype)
+        (gradient,) = torch.autograd.grad(total, weight)
+    assert total.dtype == torch.float64
+    torch.testing.assert_close(gradient, weight.detach().sum().exp().expand(8), rtol=1e-12, atol=0)
+
+
 @pytest.mark.parametrize("several", ["rows", "columns"])
 def test_the_oracle_has_the_products_of_experts(several):
     """torch's grouped product takes no fp64; its gradients are grouped products too."""
