@@ -123,7 +123,7 @@ class InDouble(TorchDispatchMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         wanted = kwargs.get("dtype")
-        if wanted is not None and wanted.is_floating_point and isinstance(args[0], Tensor):
+        if wanted is not None and wanted.is_floating_point and args and isinstance(args[0], Tensor):
             kwargs["dtype"] = torch.float64
         if func is _GROUPED and args[0].dtype == torch.float64:
             return _grouped(*args)
