@@ -26,7 +26,7 @@ WEIGHTS: dict[StoredWeights, weights.Change | None] = {
     "int8": weights.to_int8,
     "int4:128": partial(weights.to_int4, group=INT4_GROUP),
     "int4:128-calibrated": partial(weights.calibrate, group=INT4_GROUP),
-    "int4:64-calibrated": partial(weights.calibrate, group=64),
+    "int4:32-calibrated": partial(weights.calibrate, group=32),
 }
 CALIBRATED = frozenset(each for each in WEIGHTS if each.endswith("-calibrated"))
 SEEN = 64
