@@ -188,8 +188,8 @@ KINDS: dict[StoredWeights, type[QuantisedLinear]] = {
     "int4:128-calibrated": Int4Linear,
     "int4:32-calibrated": Int4By32Linear,
 }
-"""The layer of each form. Numbers that it is given are rounded to nearest; calibration changes them before
-(`lab/quality/weights.py`)."""
+"""The layer of each form. It rounds the random numbers that it is given to nearest; calibrated weights of the
+same form are made where a real model is read (`lab/quality/weights.py`)."""
 
 
 def apply_quantised(blocks: nn.Module, weights: StoredWeights) -> None:

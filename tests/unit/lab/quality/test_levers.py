@@ -93,7 +93,7 @@ def bytes_read(text_of, monkeypatch):
             subject="levers",
             way=way,
             sizes=(rows, 32),
-            text=text_of(range(300)),
+            text=text_of(range(600)),
             model="of bytes",
             device="cpu",
         )
@@ -126,7 +126,7 @@ def test_calibration_sees_rows_that_are_not_read(bytes_read, monkeypatch):
     (seen,) = given
     assert seen.shape == (levers.SEEN, 33)
     every = "".join(chr(each) for each in seen.flatten())
-    assert every == sums(range(300))[3 * 33 :][: seen.numel()]
+    assert every == sums(range(600))[3 * 33 :][: seen.numel()]
 
 
 def test_what_cannot_be_read_is_refused(read):

@@ -25,8 +25,10 @@ def int4_weight(
     """Groups in the form of `reference.int4_weight`, rounded column by column (Frantar et al. 2022, "GPTQ",
     algorithm 1): the error of each goes to the columns that are rounded later, as changes the product least.
 
-    Columns of larger inputs come first, while many are left to take their errors (the authors' "act-order").
-    So steps are chosen before: see `steps`. Where inputs are uncorrelated the moment is diagonal, no error
+    Columns of larger inputs come first, while many are left to take their errors (the authors' "act-order"),
+    wherever they stand, so that steps are chosen before: see `steps`. SmolLM2-135M, a few of whose inputs are
+    far larger than the others, lost 0.22 nats a token with columns in their own order and symmetric steps of
+    64 columns, 0.057 so; of 32 columns 0.038. Where inputs are uncorrelated the moment is diagonal, no error
     has a better place, and the weight is rounded to the nearest number of its steps.
 
     Args:
