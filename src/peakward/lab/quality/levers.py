@@ -30,8 +30,8 @@ WEIGHTS: dict[StoredWeights, weights.Change | None] = {
 }
 CALIBRATED = frozenset(each for each in WEIGHTS if each.endswith("-calibrated"))
 SEEN = 256
-"""Rows that calibration sees. In groups of 32, 64 of them left SmolLM2-135M 0.038 nats a token behind dense and
-these 0.033; moved off the grid of its own 4 bits, 0.048 and 0.040."""
+"""Rows that calibration sees. In groups of 32, 64 of them left SmolLM2-135M 0.038 nats a token behind dense
+and these 0.033; moved off the grid of its own 4 bits, 0.048 and 0.040."""
 WAYS = tuple(f"{each}, {kept}" for each, kept in product(WEIGHTS, ("static", *kv_cache.STORED)))
 
 
