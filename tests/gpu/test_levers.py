@@ -18,7 +18,7 @@ ANY_TYPE = ("naive", "sdpa", "sdpa-efficient", "sdpa-math")
 ATTENTION = (*ANY_TYPE, "sdpa-cudnn", "sdpa-flash")
 LOSSES = ("fused", "chunked", "recomputed")
 PARTS = ("norm", "rope", "swiglu")
-QUANTISED = ("int8", "int4:128", "int4:64-calibrated")
+QUANTISED = ("int8", "int4:128", "int4:32-calibrated")
 
 
 def skip_what_the_lever_refuses(case):

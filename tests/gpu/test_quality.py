@@ -31,7 +31,7 @@ def losses(found):
     return subjects.build(found).run(lambda _n: None).quality.losses[0].losses
 
 
-@pytest.mark.parametrize("group", [64, 128])
+@pytest.mark.parametrize("group", [32, 128])
 def test_the_kernel_multiplies_calibrated_weights(group):
     generator = torch.Generator("cuda").manual_seed(0)
     weight, x = (

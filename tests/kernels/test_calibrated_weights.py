@@ -39,30 +39,74 @@ def test_the_product_of_correlated_inputs_errs_less_than_by_rounding_to_nearest(
     assert error(held, weight, unseen) < 0.7 * error(nearest, weight, unseen)
 
 
-def test_uncorrelated_inputs_leave_rounding_to_nearest():
-    weight = weight_of(24, 192)
+def numbers(held):
+    """From -8 to 7."""
+    return reference.unpacked(held[0]).long() - 8
+
+
+def test_uncorrelated_inputs_leave_rounding_to_the_nearest_of_the_steps():
+    weight = weight_of(24, 192)[:, : 3 * GROUP]
     weight[3, :GROUP] = 0
     moment = torch.diag(torch.rand(192, generator=torch.Generator().manual_seed(1)) + 0.1)
     given = moment.double()
     held = calibrated.int4_weight(weight, given, group=GROUP)
     assert torch.equal(given, moment.double())
-    nearest = reference.int4_weight(weight, group=GROUP)
-    assert torch.equal(reference.unpacked(held[0]), reference.unpacked(nearest[0]))
-    assert torch.equal(held[1], nearest[1])
+    step = reference.by_column(held[1], 192, torch.float32)
+    nearest = torch.where(step == 0, 0, (weight / step).round().clamp(-8, 7))
+    assert torch.equal(numbers(held)[:, :192], nearest.long())
+    assert not step[3, :GROUP].any()
 
 
 def test_an_error_goes_where_the_definition_says():
-    """The last column takes the errors of all others as least squares does, and is then rounded."""
+    """The column of the smallest inputs takes the errors of all others as least squares does, and is then
+    rounded."""
     weight, x = weight_of(6, GROUP, 2), correlated(256, GROUP, 2)
     moment = (x.mT @ x).double()
+    last = int(moment.diagonal().argmin())
+    others = torch.arange(GROUP) != last
     stored, scale = calibrated.int4_weight(weight, moment, group=GROUP, damping=0.0)
     held = reference.int4_dequantized(stored, scale, None, torch.float64, group=GROUP)
     done = held - weight.double()
-    best = -(done[:, :-1] @ moment[:-1, -1]) / moment[-1, -1]
-    wanted = weight[:, -1].double() + best
+    best = -(done[:, others] @ moment[others, last]) / moment[last, last]
+    wanted = weight[:, last].double() + best
     step = scale[0].double()
-    expected = (wanted / step).round().clamp(-7, 7) * step
-    assert torch.allclose(held[:, -1], expected, rtol=1e-5, atol=1e-6)
+    expected = (wanted / step).round().clamp(-8, 7) * step
+    assert torch.allclose(held[:, last], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_columns_are_rounded_in_the_order_of_their_inputs_wherever_they_stand():
+    weight, x = weight_of(12, 2 * GROUP), correlated(512, 2 * GROUP, 4)
+    x = x * torch.linspace(0.5, 2, 2 * GROUP)
+    drawn = torch.Generator().manual_seed(5)
+    places = torch.cat([GROUP * at + torch.randperm(GROUP, generator=drawn) for at in (0, 1)])
+    moved = x[:, places]
+    plain = calibrated.int4_weight(weight, (x.mT @ x).double(), group=GROUP)
+    found = calibrated.int4_weight(weight[:, places], (moved.mT @ moved).double(), group=GROUP)
+    assert torch.allclose(found[1], plain[1])
+    assert (numbers(found) != numbers(plain)[:, places]).float().mean() < 0.01
+
+
+def test_steps_of_either_sign_use_all_numbers_and_err_less_than_symmetric_ones():
+    weight = weight_of(200, 4 * GROUP)
+    grouped, squares = weight.unflatten(1, (-1, GROUP)), torch.ones(4, GROUP)
+    step = calibrated.steps(grouped, squares)
+    least, most = grouped.aminmax(dim=-1)
+    assert torch.equal(step < 0, most > -least)
+    found = calibrated.int4_weight(weight, torch.eye(4 * GROUP), group=GROUP)
+    assert set(numbers(found).unique().tolist()) == set(range(-8, 8))
+    held = reference.int4_dequantized(*found, None, torch.float32, group=GROUP)
+    symmetric = reference.int4_rounded(weight, group=GROUP)
+    assert (held - weight).norm() < 0.9 * (symmetric - weight).norm()
+
+
+def test_steps_look_at_what_inputs_make_of_an_error():
+    """An outlier whose input is nearly nothing may be clipped, and others are then told apart better."""
+    weight = weight_of(50, GROUP)
+    weight[:, 7] = 6.0
+    squares = torch.ones(1, GROUP)
+    kept = calibrated.steps(weight[:, None], squares).abs()
+    squares[0, 7] = 1e-3
+    assert (calibrated.steps(weight[:, None], squares).abs() < kept).all()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from peakward.kernels.ops.decode_attention.reference import gathered
-from peakward.kernels.ops.quantized_matmul import reference
+from peakward.kernels.ops.quantized_matmul import calibrated, reference
 
 launch = pytest.importorskip("peakward.kernels.ops.decode_step.triton.launch")
 settings = pytest.importorskip("peakward.kernels.ops.decode_step.triton.settings")
@@ -24,7 +24,8 @@ def matrix(n, k, format_, dtype=torch.float32):
         return launch.Matrix(stored, scale, n, k), reference.int8_dequantized(
             stored, scale, torch.float64
         )
-    stored, scale = reference.int4_weight(drawn, group=128)
+    # All 16 numbers, and scales of either sign.
+    stored, scale = calibrated.int4_weight(drawn, torch.eye(k), group=128)
     whole = reference.int4_dequantized(stored, scale, None, torch.float64, group=128)
     return launch.Matrix(stored, scale, n, k), whole
 

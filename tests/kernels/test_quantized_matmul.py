@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ahead_of_time import compiled, entries
 from oracle import assert_same_specials
-from peakward.kernels.ops.quantized_matmul import api, reference
+from peakward.kernels.ops.quantized_matmul import api, calibrated, reference
 from tiers import drawn_in_full, in_full
 
 kernel = pytest.importorskip("peakward.kernels.ops.quantized_matmul.triton")
@@ -71,6 +71,21 @@ def test_int4_is_as_close_to_fp64_as_torch_is(
         quantise = reference.int4_weight_with_zeros if zeros else reference.int4_weight
         held = quantise(weight, group=group)
         mine = kernel.int4_matmul(x, *held, settings=cut(n_splits, shared=shared))
+        theirs = reference.int4_matmul(x, *held)
+        assert_product(theirs, mine, reference.int4_matmul, x, held)
+
+
+@pytest.mark.parametrize("m", [1, *in_full([17])])
+@pytest.mark.parametrize("shared", [False, *in_full([True])])
+def test_steps_of_either_sign_are_as_close_to_fp64_as_torch_is(dtypes, device, m, shared):
+    """Of calibrated weights, whose numbers are all 16 that there are."""
+    for dtype in dtypes:
+        x, weight = drawn(m, 37, 96, dtype, seed=0)
+        stored, scale = calibrated.int4_weight(weight, torch.eye(96), group=32)
+        held = stored, scale.to(torch.float16)
+        assert bool((scale < 0).any())
+        assert set(reference.unpacked(stored).unique().tolist()) == set(range(16))
+        mine = kernel.int4_matmul(x, *held, settings=cut(2, shared=shared))
         theirs = reference.int4_matmul(x, *held)
         assert_product(theirs, mine, reference.int4_matmul, x, held)
 

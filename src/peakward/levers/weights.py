@@ -49,7 +49,7 @@ def _int4(group: int) -> Quantised:
         operator="peakward.int4_matmul",
         format=WeightFormat(type="int4", group_size=group),
         bits=4,
-        chunk_bytes=28.34 + 20 / group,
+        chunk_bytes=28.4 + 12 / group,
     )
 
 
@@ -62,7 +62,7 @@ QUANTISED: dict[StoredWeights, Quantised] = {
     ),
     "int4:128": _int4(INT4_GROUP),
     "int4:128-calibrated": _int4(INT4_GROUP),
-    "int4:64-calibrated": _int4(64),
+    "int4:32-calibrated": _int4(32),
 }
 
 
@@ -130,7 +130,7 @@ AXIS = Axis(
     name="weights",
     default="dense",
     help="The blocks' matrices, of passes without gradients: dense, int8 (a scale for each output), "
-    "int4:128 (for each 128 inputs), or int4:128-calibrated and int4:64-calibrated (rounded for the inputs "
+    "int4:128 (for each 128 inputs), or int4:128-calibrated and int4:32-calibrated (rounded for the inputs "
     "that a text makes of a real model; random weights are rounded to nearest). In plan with --output-len "
     "all weights: fp32, bf16, fp16, fp8, int8 or int4, as TYPE or TYPE:GROUP; there as --precision where it "
     "is not given.",
@@ -154,9 +154,9 @@ AXIS = Axis(
             "real weights",
         ),
         _lever(
-            "int4-calibrated-64",
-            "the same with a scale for 64 inputs, which rounds nearer and divides more widths",
-            "int4:64-calibrated",
+            "int4-calibrated-32",
+            "the same with a scale for 32 inputs, which rounds nearer and divides more widths",
+            "int4:32-calibrated",
             "real weights",
         ),
     ),

@@ -51,7 +51,7 @@ writes the gradient over them. `chunked` and `recomputed` include the output lay
 at once: the first works on chunks of tokens, the second computes the logits once more."""
 Written = Literal["torch", "fused"]
 """How norms, RoPE or SwiGLU run: as torch's operators, or in a kernel of Peakward's own."""
-StoredWeights = Literal["dense", "int8", "int4:128", "int4:128-calibrated", "int4:64-calibrated"]
+StoredWeights = Literal["dense", "int8", "int4:128", "int4:128-calibrated", "int4:32-calibrated"]
 """How the matrices of attention and of the feed-forward networks are stored: in the parameters' type, in 8
 bits with a scale for each output, or in 4 with one for every 128 inputs of an output."""
 KeptCache = Literal["none", "static", "int8", "fp8"]

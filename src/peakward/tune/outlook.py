@@ -74,6 +74,13 @@ class Outlook:
         self._ratios[_key(lever, base)] = ratio
         self._errors.pop(lever.name, None)
 
+    def forget_rivals(self, wrong: Lever) -> None:
+        """Forgets what was seen of levers that set what this one sets, whose numbers do not hold: on top of
+        it they may have been slower, where they are faster than what is left. int4 in groups of 32 takes
+        longer than in groups of 128."""
+        rivals = {each.name for axis in axes_of(wrong) for each in axis.levers}
+        self._ratios = {key: seen for key, seen in self._ratios.items() if key[0] not in rivals}
+
     def surely(self, lever: Lever, base: LeverCase, left: float) -> float:
         """Returns the predicted ratio, or else, on a GPU, what rates or stored trials show, though no more
         than a finding leaves; 1 where it would be a guess.

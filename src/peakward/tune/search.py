@@ -84,6 +84,7 @@ class Search:
                 return stack
             self._wrong.add(wrong.name)
             self._tried.clear()
+            self._outlook.forget_rivals(wrong)
 
     def _wrong_in(self, stack: LeverStack) -> Lever | None:
         """The lowest lever whose numbers do not hold; levers that are one step are taken apart for that."""

@@ -42,6 +42,9 @@ LAUNCHES = {
         partial(_int4, 1, zeros=True), registers=128, shared_bytes=8 << 10, stack_bytes=24
     ),
     "int4 16": Launch(partial(_int4, 16), registers=128, shared_bytes=16 << 10),
+    "int4 16 group 32": Launch(
+        partial(_int4, 16, group=32), registers=112, shared_bytes=32 << 10, capabilities=(90,)
+    ),
     "int4 16 that share x": Launch(
         partial(_int4, 16, n=4096), registers=112, shared_bytes=32 << 10
     ),

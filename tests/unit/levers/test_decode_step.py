@@ -72,7 +72,7 @@ def test_obstacles():
     assert "compile default" in told(compile="default")
     wide_groups = {"d_model": 512, "d_ff": 512, "n_heads": 8, "n_kv_heads": 8, "head_dim": 64}
     assert told(weights="int4:128-calibrated", **wide_groups) is None
-    assert "a scale for 128 inputs" in told(weights="int4:64-calibrated", **wide_groups)
+    assert "a scale for 128 inputs" in told(weights="int4:32-calibrated", **wide_groups)
     several = case(device="cuda", precision="bf16", more=FUSED, batch_size=2)
     assert "needs a batch of 1" in case_obstacle(
         several, compute_capability=(9, 0), has_compiler=True

@@ -199,7 +199,7 @@ def test_int4_in_groups_of_128_with_zero_points_has_4_15625_bits_a_weight() -> N
     assert 8 * matrix_bytes((4096, 14_336), awq) / (4096 * 14_336) == 4.15625
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4:128", "int4:64-calibrated"])
+@pytest.mark.parametrize("weights", ["int8", "int4:128", "int4:32-calibrated"])
 def test_a_step_reads_what_serving_counts(weights: StoredWeights) -> None:
     """The packed tensors of its layers have as many bytes as the matrices that are packed in them."""
     case = ModelCase(
@@ -214,8 +214,8 @@ def test_a_step_reads_what_serving_counts(weights: StoredWeights) -> None:
     )
     assert quantised_bytes(case) == 32 * of_a_block
     bits = 8 * of_a_block * 32 / quantised_elements(case)
-    # A scale of 16 bits for 4,096 or 14,336 inputs, or for 128 or 64.
-    by_group = {"int4:128": 4.125, "int4:64-calibrated": 4.25}
+    # A scale of 16 bits for 4,096 or 14,336 inputs, or for 128 or 32.
+    by_group = {"int4:128": 4.125, "int4:32-calibrated": 4.5}
     assert bits == by_group[weights] if weights in by_group else 8 < bits < 8.004
 
 

@@ -146,10 +146,15 @@ def test_a_search_keeps_no_lever_that_loses_too_much():
     assert int4.numerics.quality.verdict == "violated"
 
 
-def test_a_search_goes_on_to_calibrated_weights_where_those_to_nearest_lose_too_much():
+@pytest.mark.parametrize(
+    ("by_128", "kept"),
+    [((0.01, 0.02, 0.01), "int4:128-calibrated"), ((0.2, 0.22, 0.21), "int4:32-calibrated")],
+)
+def test_a_search_goes_on_to_what_rounds_nearer_where_bits_lose_too_much(by_128, kept):
     lost = {
         "int4:128, static": (0.4, 0.41, 0.39),
-        "int4:128-calibrated, static": (0.01, 0.02, 0.01),
+        "int4:128-calibrated, static": by_128,
+        "int4:32-calibrated, static": (0.01, 0.02, 0.01),
     }
 
     class Lossy(World):
@@ -157,8 +162,14 @@ def test_a_search_goes_on_to_calibrated_weights_where_those_to_nearest_lose_too_
             reading = Reading(Sweep(lost), "a real one")
             return tuple(map(reading.judged, claims, verdicts))
 
-    seconds = {"dense": 8.0, "int8": 4.0, "int4:128": 2.0, "int4:128-calibrated": 2.0}
+    seconds = {
+        "dense": 8.0,
+        "int8": 4.0,
+        "int4:128": 2.0,
+        "int4:128-calibrated": 2.0,
+        "int4:32-calibrated": 2.2,
+    }
     found = Investigated(Lossy(lambda case: seconds[case.configuration.weights]))
-    names = ("int8-weights", "int4-weights", "int4-calibrated")
+    names = ("int8-weights", "int4-weights", "int4-calibrated", "int4-calibrated-32")
     top = found.compose(DECODE, [lever(each) for each in names])
-    assert top.configuration.weights == "int4:128-calibrated"
+    assert top.configuration.weights == kept

@@ -176,20 +176,20 @@ class Int4Linear(QuantisedLinear):
         return int4_matmul(x, self.stored, self.scale)
 
 
-class Int4By64Linear(Int4Linear):
-    """As `Int4Linear`, with a scale for 64 inputs."""
+class Int4By32Linear(Int4Linear):
+    """As `Int4Linear`, with a scale for 32 inputs."""
 
-    group = 64
+    group = 32
 
 
 KINDS: dict[StoredWeights, type[QuantisedLinear]] = {
     "int8": Int8Linear,
     "int4:128": Int4Linear,
     "int4:128-calibrated": Int4Linear,
-    "int4:64-calibrated": Int4By64Linear,
+    "int4:32-calibrated": Int4By32Linear,
 }
-"""The layer of each form. Numbers that it is given are rounded to nearest; calibration changes them before
-(`lab/quality/weights.py`)."""
+"""The layer of each form. It rounds the random numbers that it is given to nearest; calibrated weights of the
+same form are made where a real model is read (`lab/quality/weights.py`)."""
 
 
 def apply_quantised(blocks: nn.Module, weights: StoredWeights) -> None:

@@ -26,11 +26,12 @@ WEIGHTS: dict[StoredWeights, weights.Change | None] = {
     "int8": weights.to_int8,
     "int4:128": partial(weights.to_int4, group=INT4_GROUP),
     "int4:128-calibrated": partial(weights.calibrate, group=INT4_GROUP),
-    "int4:64-calibrated": partial(weights.calibrate, group=64),
+    "int4:32-calibrated": partial(weights.calibrate, group=32),
 }
 CALIBRATED = frozenset(each for each in WEIGHTS if each.endswith("-calibrated"))
-SEEN = 64
-"""Rows that calibration sees."""
+SEEN = 256
+"""Rows that calibration sees. In groups of 32, 64 of them left SmolLM2-135M 0.038 nats a token behind dense
+and these 0.033; moved off the grid of its own 4 bits, 0.048 and 0.040."""
 WAYS = tuple(f"{each}, {kept}" for each, kept in product(WEIGHTS, ("static", *kv_cache.STORED)))
 
 

@@ -133,7 +133,8 @@ def quantised_forward(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear,
     stored = layer.quantised
     assert stored is not None
     shape = (n_rows, layer.n_in, layer.n_out)
-    n_splits = cut(*shape, bits=stored.bits, compute=layer.compute).n_splits
+    group = stored.format.group_size or layer.n_in
+    n_splits = cut(*shape, bits=stored.bits, group=group, compute=layer.compute).n_splits
     sums = (n_splits * of_type(y, FLOAT).n_bytes,) if n_splits > 1 else ()
     with on.module(layer.module):
         given = (on.cast(x, layer.compute), *map(Value, stored.kept(layer.n_in, layer.n_out)))
@@ -145,12 +146,12 @@ def quantised_forward(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear,
     return SavedLinear(layer, x, ()), made
 
 
-def cut(n_rows: int, n_in: int, n_out: int, *, bits: int, compute: str) -> Cut:
-    """The cut of n_rows of x in that type, in groups of no fewer than 64 inputs."""
+def cut(n_rows: int, n_in: int, n_out: int, *, bits: int, group: int, compute: str) -> Cut:
+    """The cut of n_rows of x in that type, where a scale is of so many inputs."""
     n_tiles = -(-n_in // _CUT_TILE)
     if bits == 8 and n_rows <= 16 and compute != FLOAT:
         return _cut_of_bytes(n_rows, n_tiles, n_out)
-    rows, channels, warps, shares_x = _program(n_rows, n_out, compute=compute)
+    rows, channels, warps, shares_x = _program(n_rows, n_out, group=group, compute=compute)
     n_programs = -(-n_out // channels) * -(-n_rows // rows)
     wanted = _WARPS if rows > 16 or compute == FLOAT else 2 * _WARPS
     least = 4 if shares_x else 2 * warps
@@ -169,7 +170,7 @@ def _cut_of_bytes(n_rows: int, n_tiles: int, n_out: int) -> Cut:
     return Cut(rows, max(1, min(wanted, n_tiles // least, _MOST_SPLITS)))
 
 
-def _program(n_rows: int, n_out: int, *, compute: str) -> tuple[int, int, int, bool]:
+def _program(n_rows: int, n_out: int, *, group: int, compute: str) -> tuple[int, int, int, bool]:
     """Rows of x, outputs, warps, and whether the warps share x."""
     filled = -(-n_out // 16) / _SLOTS
     if compute == FLOAT:
@@ -177,8 +178,9 @@ def _program(n_rows: int, n_out: int, *, compute: str) -> tuple[int, int, int, b
     if n_rows > 16:
         return (32 if n_rows <= 32 else 64), 16 * _WARPS, _WARPS, True
     if n_rows <= 8:
-        return (8, 32, 4, False) if filled > 4 else (8, 16, 8, False)
-    return (16, 32, 4, False) if 4 < filled <= _WARPS else (16, 16 * _WARPS, _WARPS, True)
+        return (8, 32, 4, False) if filled > 4 else (8, 16 if group >= 64 else 32, 8, False)
+    alone = group >= 64 and 4 < filled <= _WARPS
+    return (16, 32, 4, False) if alone else (16, 16 * _WARPS, _WARPS, True)
 
 
 # A linear layer whose products are of fp8 numbers (`kernels/ops/fp8_linear`), in bf16 around them.

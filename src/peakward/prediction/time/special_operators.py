@@ -183,7 +183,8 @@ def product_time(operator: Operator, model: ProductModel, on: DeviceModel) -> Pr
     (y,) = operator.outputs
     n_in, n_out = x.shape[-1], y.shape[-1]
     n_rows, bits = x.n_elements // n_in, 8 if weight.dtype == "int8" else 4
-    rows, n_splits = cut(n_rows, n_in, n_out, bits=bits, compute=x.dtype)
+    group = n_in // scale.shape[0]
+    rows, n_splits = cut(n_rows, n_in, n_out, bits=bits, group=group, compute=x.dtype)
     n_parts = -(-n_rows // rows)
     moved = n_parts * (weight.n_bytes + scale.n_bytes) + x.n_bytes + y.n_bytes
     read_s = moved / (SHARES[bits][rows] * model.bytes_per_s)

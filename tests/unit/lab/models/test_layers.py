@@ -11,7 +11,7 @@ from peakward.kernels.ops.attention import reference
 from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.models import decoder
 from peakward.lab.models import layers as decoder_layers
-from peakward.lab.models.layers import Int4By64Linear, Int4Linear, Int8Linear, QuantisedLinear
+from peakward.lab.models.layers import Int4By32Linear, Int4Linear, Int8Linear, QuantisedLinear
 
 EPS64 = torch.finfo(torch.float64).eps
 
@@ -127,8 +127,8 @@ def test_initial_weights_of_experts_are_gpt2_s(make_shape):
     assert not torch.equal(experts[0], experts[1])
 
 
-KINDS = {"int8": Int8Linear, "int4:128": Int4Linear, "int4:64-calibrated": Int4By64Linear}
-STEPS = {"int8": 127, "int4:128": 7, "int4:64-calibrated": 7}
+KINDS = {"int8": Int8Linear, "int4:128": Int4Linear, "int4:32-calibrated": Int4By32Linear}
+STEPS = {"int8": 127, "int4:128": 7, "int4:32-calibrated": 7}
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
 
 
@@ -184,7 +184,7 @@ def test_the_model_is_the_dense_one_rounded(shape, weights, dtype):
 
 @pytest.mark.parametrize(
     ("weights", "bits"),
-    [("int8", 8 + 16 / 128), ("int4:128", 4 + 16 / 128), ("int4:64-calibrated", 4 + 16 / 64)],
+    [("int8", 8 + 16 / 128), ("int4:128", 4 + 16 / 128), ("int4:32-calibrated", 4 + 16 / 32)],
 )
 def test_no_dense_weight_is_left(shape, weights, bits):
     shape = msgspec.structs.replace(shape, d_ff=128)

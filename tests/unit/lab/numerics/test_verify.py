@@ -263,7 +263,7 @@ def quantised(weights, pass_="forward", **configuration):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
 @pytest.mark.full
-@pytest.mark.parametrize("weights", ["int8", "int4:128", "int4:64-calibrated"])
+@pytest.mark.parametrize("weights", ["int8", "int4:128", "int4:32-calibrated"])
 @pytest.mark.parametrize("pass_", ["forward", "prefill"])
 def test_quantised_weights_err_as_their_steps_say(weights, pass_):
     """By half of the bound, which is twice what rounding at random in the same steps makes of it: two draws

@@ -93,7 +93,7 @@ def bytes_read(text_of, monkeypatch):
             subject="levers",
             way=way,
             sizes=(rows, 32),
-            text=text_of(range(300)),
+            text=text_of(range(600)),
             model="of bytes",
             device="cpu",
         )
@@ -103,7 +103,7 @@ def bytes_read(text_of, monkeypatch):
     return losses
 
 
-@pytest.mark.parametrize("group", [64, 128])
+@pytest.mark.parametrize("group", [32, 128])
 def test_calibrated_weights_read_nearer_to_the_dense_model(group, bytes_read, monkeypatch):
     nearest = partial(weights.to_int4, group=group)
     monkeypatch.setitem(levers.WEIGHTS, "int4:128", nearest)
@@ -115,7 +115,7 @@ def test_calibrated_weights_read_nearer_to_the_dense_model(group, bytes_read, mo
     exact, by_nearest, by_text = (each.float()(ids) for each in (plain, rounded, calibrated))
     assert (by_text - exact).norm() < 0.95 * (by_nearest - exact).norm()
     scale = calibrated.blocks[0].ff.up.weight.float().unflatten(1, (-1, group))
-    assert {len(each.unique()) <= 15 for each in scale.flatten(0, 1)} == {True}
+    assert {len(each.unique()) <= 16 for each in scale.flatten(0, 1)} == {True}
 
 
 def test_calibration_sees_rows_that_are_not_read(bytes_read, monkeypatch):
@@ -126,7 +126,7 @@ def test_calibration_sees_rows_that_are_not_read(bytes_read, monkeypatch):
     (seen,) = given
     assert seen.shape == (levers.SEEN, 33)
     every = "".join(chr(each) for each in seen.flatten())
-    assert every == sums(range(300))[3 * 33 :][: seen.numel()]
+    assert every == sums(range(600))[3 * 33 :][: seen.numel()]
 
 
 def test_what_cannot_be_read_is_refused(read):

@@ -234,7 +234,7 @@ def test_of_few_rows_the_sums_are_held_that_share_the_inputs(weights):
         configuration=Configuration(weights=weights),
         device="cpu",
     )
-    assert cut(16, 10_240, 512, bits=8, compute="float32").n_splits == 4
+    assert cut(16, 10_240, 512, bits=8, group=10_240, compute="float32").n_splits == 4
     check(case)
 
 

@@ -102,7 +102,7 @@ def measured(asked):
     return most, held
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4:128", *in_full(["int4:64-calibrated"])])
+@pytest.mark.parametrize("weights", ["int8", "int4:128", *in_full(["int4:32-calibrated"])])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_build_holds_at_most_what_is_predicted(weights, precision, monkeypatch):
     """In two chunks of the largest weights, of which a byte an element is 2 to 3% of the peak; ids and the

@@ -103,8 +103,8 @@ TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @pytest.mark.parametrize("compute", TYPES)
-@pytest.mark.parametrize("bits", [8, 4])
-def test_it_is_cut_as_it_is_launched(bits, compute):
+@pytest.mark.parametrize(("bits", "group"), [(8, 128), (4, 128), (4, 32)])
+def test_it_is_cut_as_it_is_launched(bits, group, compute):
     kernel = pytest.importorskip("peakward.kernels.ops.quantized_matmul.triton")
     settings = kernel.byte_settings_for if bits == 8 else kernel.word_settings_for
     for m in (1, 4, 5, 8, 9, 16, 17, 32, 33, 64, 200, 4096):
@@ -120,11 +120,11 @@ def test_it_is_cut_as_it_is_launched(bits, compute):
                 m=m,
                 n=n,
                 n_tiles=-(-k // 128),
-                group=128,
+                group=group,
                 dtype=TYPES[compute],
                 n_multiprocessors=132,
             )
-            found = cut(m, k, n, bits=bits, compute=compute)
+            found = cut(m, k, n, bits=bits, group=group, compute=compute)
             rows = 1 if isinstance(chosen, kernel.Row) else chosen.rows
             assert found == Cut(rows, chosen.n_splits)
 

@@ -11,6 +11,10 @@ from peakward.kernels.ops.quantized_matmul.reference import INT4_GROUPS, packed
 
 DAMPING = 0.01
 """The share of the diagonal's mean that is added to it: the setting of GPTQ's authors."""
+PARTS = tuple(1 - 0.04 * each for each in range(8))
+"""The parts of a group's widest step that are tried."""
+AT_ONCE = 64
+"""Columns whose errors go to those behind them in one product."""
 STRENGTH = 0.5
 """The part of an outlier that goes to the weights: SmoothQuant's α for most models."""
 
@@ -18,11 +22,14 @@ STRENGTH = 0.5
 def int4_weight(
     weight: Tensor, moment: Tensor, *, group: int, damping: float = DAMPING
 ) -> tuple[Tensor, Tensor]:
-    """Symmetric groups as `reference.int4_weight`, rounded column by column (Frantar et al. 2022, "GPTQ",
-    algorithm 1): the error of each goes to the columns behind it, as changes the product least.
+    """Groups in the form of `reference.int4_weight`, rounded column by column (Frantar et al. 2022, "GPTQ",
+    algorithm 1): the error of each goes to the columns that are rounded later, as changes the product least.
 
-    A group's scale is that of its largest element when its turn comes. Where inputs are uncorrelated the
-    moment is diagonal, no error has a better place, and the weight is that rounded to nearest.
+    Columns of larger inputs come first, while many are left to take their errors (the authors' "act-order"),
+    wherever they stand, so that steps are chosen before: see `steps`. SmolLM2-135M, a few of whose inputs are
+    far larger than the others, lost 0.22 nats a token with columns in their own order and symmetric steps of
+    64 columns, 0.057 so; of 32 columns 0.038. Where inputs are uncorrelated the moment is diagonal, no error
+    has a better place, and the weight is rounded to the nearest number of its steps.
 
     Args:
         weight: (n, k).
@@ -32,7 +39,8 @@ def int4_weight(
         damping: the share of the diagonal's mean that is added to it, so that it can be inverted.
 
     Returns:
-        The packed weight and the scales, as `reference.int4_weight`.
+        The packed weight (see `reference.packed`) of numbers from 0 to 15, and the scales, (k / group, n) of
+        fp32, of either sign: weight ≈ (stored - 8) · scale.
 
     Raises:
         ValueError: a group that is none of `INT4_GROUPS` or does not divide k, a moment of another shape
@@ -46,25 +54,63 @@ def int4_weight(
         raise ValueError(
             f"expected the moment ({k}, {k}) of inputs that are not all 0, got {tuple(moment.shape)}"
         )
-    damped = moment.to(torch.float64, copy=True)
+    squares = moment.diagonal()
+    order = squares.argsort(descending=True)
+    scale = steps(weight.float().unflatten(1, (-1, group)), squares.float().view(-1, group))
+    step = scale.masked_fill(scale == 0, 1)[:, order // group]
+    damped = moment.double()[order][:, order]
     damped.diagonal().add_(damping * mean)
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
     # Row j: how column j's error, over the diagonal, is taken from each column behind it.
     spread = torch.linalg.cholesky(inverse, upper=True).float()
-    left = weight.float().clone()
-    stored, scales = torch.empty_like(left), []
-    for start in range(0, k, group):
-        end = start + group
-        columns, scale = left[:, start:end], left[:, start:end].abs().amax(1) / 7
-        step, errors = scale.masked_fill(scale == 0, 1), torch.empty_like(columns)
-        for at in range(group):
-            row = spread[start + at, start:end]
-            stored[:, start + at] = (columns[:, at] / step).round().clamp(-7, 7)
-            errors[:, at] = (columns[:, at] - stored[:, start + at] * step) / row[at]
+    stored = _in_order(weight.float()[:, order], step, spread)
+    return packed(stored[:, order.argsort()] + 8), scale.t().contiguous()
+
+
+def steps(grouped: Tensor, squares: Tensor) -> Tensor:
+    """The step of each group, the one of `PARTS` of its widest whose roundings add least to the squared error
+    of the product, were inputs uncorrelated.
+
+    By the widest step the group's largest element is -8 of them, so that all 16 numbers are of use: the step
+    has the opposite sign of that element, and the other side of 0 ends at 7.
+
+    Args:
+        grouped: (n, groups, group).
+        squares: (groups, group), the sums of the squared inputs.
+
+    Returns:
+        (n, groups).
+    """
+    least, most = grouped.aminmax(dim=-1)
+    widest = torch.where(most > -least, most, least) / -8
+    best, chosen = torch.full_like(widest, torch.inf), widest
+    for part in PARTS:
+        step = part * widest
+        rounded = _numbers(grouped, step.masked_fill(step == 0, 1)[..., None]) * step[..., None]
+        error = ((rounded - grouped).square_() * squares).sum(-1)
+        chosen = torch.where(error < best, step, chosen)
+        best = torch.minimum(error, best)
+    return chosen
+
+
+def _in_order(left: Tensor, step: Tensor, spread: Tensor) -> Tensor:
+    """The numbers (n, k) of columns in the order that they are rounded in, from -8 to 7; `left` is
+    overwritten."""
+    k, stored = left.shape[1], torch.empty_like(left)
+    for start in range(0, k, AT_ONCE):
+        end = min(start + AT_ONCE, k)
+        columns, errors = left[:, start:end], torch.empty_like(left[:, start:end])
+        for at in range(end - start):
+            row, own = spread[start + at, start:end], step[:, start + at]
+            stored[:, start + at] = _numbers(columns[:, at], own)
+            errors[:, at] = (columns[:, at] - stored[:, start + at] * own) / row[at]
             columns[:, at + 1 :].addr_(errors[:, at], row[at + 1 :], alpha=-1)
         left[:, end:].addmm_(errors, spread[start:end, end:], alpha=-1)
-        scales.append(scale)
-    return packed(stored + 8), torch.stack(scales)
+    return stored
+
+
+def _numbers(weight: Tensor, step: Tensor) -> Tensor:
+    return (weight / step).round_().clamp_(-8, 7)
 
 
 def smoothing(largest: Tensor, weight: Tensor, *, strength: float = STRENGTH) -> Tensor:
