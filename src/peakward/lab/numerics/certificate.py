@@ -42,6 +42,9 @@ N_PERTURBED = 2
 """Runs of the unmodified model with other last bits, beside the one without."""
 N_NEIGHBOURS = 8
 """Models beside the user's at which the plain cast errs too, before a lever of precision is refused."""
+FIRST_NEIGHBOURS = 2
+FAR = 4
+"""After the first ones an error of so many times the bound is refused: each further one is two steps more."""
 OF_ROUNDING = 2
 """How many times as much is allowed of what errs by more than itself without the lever. A key's bias has no
 gradient in exact arithmetic, as softmax ignores what all scores have more; what is left depends on how scores
@@ -152,7 +155,7 @@ class Certifier:
         roundoff = UNIT_ROUNDOFF[RESULTS.get(configuration.precision, configuration.precision)]
         errors = _errors(found, reference, roundoff)
         if kind is not None:
-            while _may_hold_beside(errors) and reference.n_neighbours < N_NEIGHBOURS:
+            while _may_hold_beside(errors, reference.n_neighbours):
                 reference = self._with_neighbour(kind, reference)
                 errors = _errors(found, reference, roundoff)
         broken = [each for each in errors if each.is_broken]
@@ -371,11 +374,17 @@ def _errors(found: Numbers, reference: Reference, roundoff: float) -> tuple[Nume
     )
 
 
-def _may_hold_beside(errors: tuple[NumericsError, ...]) -> bool:
-    """Whether something is broken, and nothing that no other error of the cast would excuse."""
+def _may_hold_beside(errors: tuple[NumericsError, ...], n_neighbours: int) -> bool:
+    """Whether something is broken, and another error of the cast may excuse all that is."""
     broken = [each for each in errors if each.is_broken]
-    return bool(broken) and all(
-        each.quantity != "updates" and each.candidate_error is not None for each in broken
+    if not broken or n_neighbours == N_NEIGHBOURS:
+        return False
+    far = math.inf if n_neighbours < FIRST_NEIGHBOURS else FAR
+    return all(
+        each.quantity != "updates"
+        and each.candidate_error is not None
+        and each.share_of_bound <= far
+        for each in broken
     )
 
 
