@@ -496,6 +496,23 @@ def test_what_is_on_its_way_fits_a_program(row_bytes, shared_kib):
     assert found.num_stages >= (3 if row_bytes <= 512 else 2)
 
 
+@pytest.mark.parametrize("shared_kib", [99, 163, 227])
+@pytest.mark.parametrize("n_rows, head_bytes", [(1, 256), (1, 1024), (64, 512), (64, 1024)])
+def test_half_bytes_fit_with_what_they_are_widened_to(n_rows, head_bytes, shared_kib):
+    found = kernel.settings_for(
+        n_groups=8,
+        n_rows=n_rows,
+        span=8192,
+        row_bytes=head_bytes // 4,
+        n_multiprocessors=132,
+        shared_bytes=shared_kib << 10,
+        widened_bytes=head_bytes,
+    )
+    stored = (found.num_stages - 1) * 2 * found.block_positions * (head_bytes // 4)
+    assert found.num_stages >= 2
+    assert stored + found.block_positions * head_bytes <= (shared_kib << 10) - (9 << 10)
+
+
 def test_others_are_the_rules_neighbours():
     rule = kernel.settings_for(
         n_groups=8, n_rows=4, span=8192, row_bytes=256, n_multiprocessors=132

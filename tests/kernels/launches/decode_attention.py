@@ -75,6 +75,11 @@ LAUNCHES = {
         registers=200,
         shared_bytes=76 << 10,
     ),
+    "int4 of fp32 256": Launch(
+        lambda: _decode(stored=torch.uint8, head_dim=256, dtype=torch.float32),
+        registers=255,
+        shared_bytes=160 << 10,
+    ),
     "int4 pages": Launch(
         lambda: _decode(stored=torch.uint8, page_size=16), registers=200, shared_bytes=76 << 10
     ),

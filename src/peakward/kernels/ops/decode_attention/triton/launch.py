@@ -11,6 +11,7 @@ from peakward.kernels.ops.decode_attention.triton.join import join
 from peakward.kernels.ops.decode_attention.triton.pieces import decode_attention_pieces
 from peakward.kernels.ops.decode_attention.triton.settings import (
     H100_MULTIPROCESSORS,
+    MOST_ROWS,
     Settings,
     others_for,
     settings_for,
@@ -19,8 +20,6 @@ from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.rows.layout import alignment, shared_bytes
 from peakward.kernels.ops.tuning import tuned
 
-MOST_ROWS = 64
-"""The most rows of one product; further rows go to further programs, which read the keys again."""
 LOG2_E = math.log2(math.e)
 
 
@@ -132,6 +131,7 @@ def _outputs(q: Tensor) -> tuple[Tensor, Tensor]:
 def _settings_of(call: _Call, n_multiprocessors: int) -> Settings:
     """By rule, or where asked for the fastest."""
     head_dim, page_size = call.q.shape[3], call.page_size
+    widened_bytes = triton.next_power_of_2(head_dim) * call.q.element_size()
 
     def by_rule(span: int) -> Settings:
         return settings_for(
@@ -141,6 +141,7 @@ def _settings_of(call: _Call, n_multiprocessors: int) -> Settings:
             row_bytes=triton.next_power_of_2(call.k.shape[3]) * call.k.element_size(),
             n_multiprocessors=n_multiprocessors,
             shared_bytes=shared_bytes(call.q.device),
+            widened_bytes=widened_bytes if call.n_groups else 0,
         )
 
     # Of whole caches, of which there may be little yet; a table may name no pages beyond a length.

@@ -6,7 +6,9 @@ from typing import NamedTuple
 H100_MULTIPROCESSORS = 132
 H100_SHARED_BYTES = 227 << 10
 RESERVED_BYTES = 12 << 10
-"""The shared memory that a program's queries and weights may take; up to 9 KiB were taken."""
+"""The shared memory that 16 queries of a program and their weights may take; up to 9 KiB were taken."""
+MOST_ROWS = 64
+"""The most rows of one product; further rows go to further programs, which read the keys again."""
 MOST_SPLITS = 256
 LEAST_CHUNK = 256
 """The least positions of a program: with fewer, starting it takes as long as reading them."""
@@ -34,6 +36,7 @@ def settings_for(
     row_bytes: int,
     n_multiprocessors: int,
     shared_bytes: int = H100_SHARED_BYTES,
+    widened_bytes: int = 0,
 ) -> Settings:
     """
     Args:
@@ -42,13 +45,17 @@ def settings_for(
         span: positions that a sequence may have to read.
         row_bytes: of one position's keys, padded to a power of two.
         shared_bytes: that a program may have.
+        widened_bytes: of one position's keys where these are widened in shared memory, as half bytes are.
     """
     # 16 KiB of keys a block, and of values, three or four of each on their way. Of an H100's sweep
     # within 4% of the fastest at 8 shapes (results/2026-11-22-h100-kernel-sweep-decode_attention).
     block = max(32, min(MOST_POSITIONS, (16 << 10) // row_bytes))
+    free = shared_bytes - RESERVED_BYTES * -(-min(n_rows, MOST_ROWS) // 16)
+    while block > 32 and block * widened_bytes > free // 3:
+        block //= 2
     chunk = max(LEAST_CHUNK, 16 * n_rows)
     most = max(1, min(MOST_SPLITS, span // chunk))
-    fitting = 1 + (shared_bytes - RESERVED_BYTES) // (2 * block * row_bytes)
+    fitting = 1 + (free - block * widened_bytes) // (2 * block * row_bytes)
     return Settings(
         n_splits=_splits(n_groups, most, RESIDENT * n_multiprocessors),
         block_positions=block,
