@@ -5,6 +5,13 @@ cannot be taken for an answer. Its keeper (`keeper.py`) ends it, and all that it
 parent ends.
 """
 
+import gc
+
+if __name__ == "__main__":
+    # Imports make some 500,000 objects that stay, and Python looks through them again and again as they come,
+    # and once more at the end: a worker starts in 3.8 s for 4.8 without that, and ends in 0.5 s for 1.9.
+    gc.disable()
+
 import argparse
 import contextlib
 import faulthandler
@@ -208,4 +215,6 @@ def _read(line: bytes) -> Request | Failed:
 
 
 if __name__ == "__main__":
+    gc.freeze()
+    gc.enable()
     main()
