@@ -1,8 +1,11 @@
 """What is written is what torch's operators write, bit for bit, and nothing else is touched."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from peakward.kernels.ops.cache_write import api
 from peakward.kernels.ops.cache_write.api import cache_write_, takes
 from peakward.kernels.ops.cache_write.reference import cache_write_ as by_torch
 from peakward.kernels.ops.decode_attention.reference import layout
@@ -42,7 +45,7 @@ def bits(x):
 
 @KINDS
 @pytest.mark.parametrize("in_pages", [False, True], ids=["rows", "pages"])
-@pytest.mark.parametrize("head_dim, offset", [(64, 0.0), (80, 0.0), (96, 50.0), (6, 0.0)])
+@pytest.mark.parametrize("head_dim, offset", [(64, 0.0), (80, 0.0), (96, 50.0), (12, 0.0)])
 def test_it_writes_what_torch_writes(stored, in_pages, head_dim, offset, dtypes, device):
     for dtype in dtypes:
         k, v = drawn(dtype, head_dim, offset=offset)
@@ -65,8 +68,26 @@ def test_what_is_not_a_number_stays_none(stored, device):
     assert not found["k_scale"][0, 1].isnan().any() and not found["v_scale"].isnan().any()
 
 
-def test_a_cache_on_a_cpu_is_written_by_torch():
-    assert not takes(torch.ones(1, 2, 1, 8), torch.int8)
+def test_what_the_kernel_is_taken_for(monkeypatch):
+    """Elsewhere a cache is written by torch."""
+
+    def told(dtype=torch.bfloat16, head_dim=64, stored=torch.int8, is_cuda=True):
+        size = torch.Size((1, 2, 1, head_dim))
+        return takes(SimpleNamespace(is_cuda=is_cuda, dtype=dtype, shape=size, device=0), stored)
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert told()
+    assert not told(is_cuda=False)
+    assert not told(dtype=torch.float64)
+    assert not told(head_dim=320)
+    assert not told(stored=torch.float8_e4m3fn)
+    monkeypatch.setattr(api, "HAS_TRITON", False)
+    assert not told()
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 4))
+    monkeypatch.setattr(torch.version, "cuda", None)  # As in torch for AMD's GPUs.
+    assert not told()
 
 
 @pytest.mark.parametrize(
@@ -98,5 +119,5 @@ def test_scales_that_do_not_fit_are_refused():
         held["v_scale"] = held["v_scale"].transpose(2, 3).contiguous().transpose(2, 3)
         cache_write_(k=k, v=v, slots=SLOTS, **held)
     odd = torch.ones(2, 3, 3, 7)
-    with pytest.raises(ValueError, match="an even head_dim for a cache of half bytes, got 7"):
+    with pytest.raises(ValueError, match="that 4 divides for a cache of half bytes, got 7"):
         cache_write_(k=odd, v=odd, slots=SLOTS, **held)

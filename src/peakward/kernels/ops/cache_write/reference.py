@@ -18,19 +18,13 @@ def cache_write_(
     v_scale: Tensor | None = None,
 ) -> None:
     """As `api.cache_write_`; k and v may be fp64 too."""
+    where: tuple[Tensor | slice, ...]
+    if block_table is None:
+        where = (torch.arange(len(slots), device=slots.device)[:, None], slice(None), slots)
+    else:
+        page_size = keys.shape[1]
+        where = (block_table.long().gather(1, slots // page_size), slots % page_size)
     if k_scale is not None and v_scale is not None:
         (k, new_k_scale), (v, new_v_scale) = (quantized(each, keys.dtype) for each in (k, v))
-        _put(k_scale, new_k_scale, slots, block_table)
-        _put(v_scale, new_v_scale, slots, block_table)
-    _put(keys, k, slots, block_table)
-    _put(values, v, slots, block_table)
-
-
-def _put(held: Tensor, new: Tensor, slots: Tensor, block_table: Tensor | None) -> None:
-    """Writes new (batch, kv_heads, n, …) to its slots (batch, n)."""
-    if block_table is None:
-        row = torch.arange(len(slots), device=slots.device)[:, None]
-        held[row, :, slots] = new.transpose(1, 2)
-        return
-    page = block_table.long().gather(1, slots // held.shape[1])
-    held[page, slots % held.shape[1]] = new.transpose(1, 2)
+        k_scale[where], v_scale[where] = new_k_scale.transpose(1, 2), new_v_scale.transpose(1, 2)
+    keys[where], values[where] = k.transpose(1, 2), v.transpose(1, 2)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peakward.kernels.ops.calling import operator
-from peakward.kernels.ops.decode_attention.reference import group_size
+from peakward.kernels.ops.decode_attention.reference import layout
 from peakward.kernels.ops.launchable import (
     FLOATS,
     require_floats,
@@ -71,7 +71,7 @@ def decode_attention_with_lse(
     """The output of `decode_attention`, and the log-sum-exp, (batch, heads, n_queries) of fp32."""
     _require_query(q)
     batch, _, _, head_dim = q.shape
-    width = _width(head_dim, k.dtype)
+    width = width_of(OP, head_dim, k.dtype)
     _require_cache(q, k, v, k_scale, v_scale)
     if k.shape[0] != batch or k.shape[3] != width:
         raise ValueError(
@@ -132,7 +132,7 @@ def paged_decode_attention_with_lse(
     """The output of `paged_decode_attention`, and the log-sum-exp, (batch, heads, n_queries) of fp32."""
     _require_query(q)
     batch, _, _, head_dim = q.shape
-    width = _width(head_dim, k_pages.dtype)
+    width = width_of(OP, head_dim, k_pages.dtype)
     _require_cache(q, k_pages, v_pages, k_scale, v_scale)
     if k_pages.shape[3] != width or k_pages.shape[1] == 0:
         raise ValueError(
@@ -140,11 +140,7 @@ def paged_decode_attention_with_lse(
             f"of at least 1, got {tuple(k_pages.shape)}"
         )
     _require_groups(q, k_pages.shape[2])
-    if block_table.dim() != 2 or len(block_table) != batch or block_table.dtype != torch.int32:
-        raise ValueError(
-            f"{OP}: expected block_table of ({batch}, max_pages) in int32, got "
-            f"{tuple(block_table.shape)} in {block_table.dtype}"
-        )
+    require_table(OP, block_table, batch)
     _require_lengths(lengths, batch)
     window = _window(window)
     return _op(
@@ -176,7 +172,7 @@ def _op(  # noqa: PLR0917 (torch takes no keyword-only tensors)
     n_multiprocessors = kernels.H100_MULTIPROCESSORS
     if q.is_cuda:
         properties = torch.cuda.get_device_properties(q.device)
-        _require_fp8(k.dtype, (properties.major, properties.minor))
+        require_fp8(OP, k.dtype, (properties.major, properties.minor))
         n_multiprocessors = properties.multi_processor_count
     with torch.cuda.device_of(q):
         return kernels.decode_attention(
@@ -237,25 +233,39 @@ def _require_cache(
             )
 
 
-def _width(head_dim: int, dtype: torch.dtype) -> int:
-    """The elements of a key as it is stored."""
-    if dtype != torch.uint8:
-        return head_dim
-    if head_dim % 4:
+def width_of(op: str, head_dim: int, dtype: torch.dtype) -> int:
+    """The elements of a key as it is stored.
+
+    Raises:
+        ValueError: a head_dim that 4 does not divide, for half bytes.
+    """
+    if dtype == torch.uint8 and head_dim % 4:
         raise ValueError(
-            f"{OP}: expected a head_dim that 4 divides for a cache of half bytes, got {head_dim}"
+            f"{op}: expected a head_dim that 4 divides for a cache of half bytes, got {head_dim}"
         )
-    return head_dim // 2
+    return layout(head_dim, dtype).width
+
+
+def require_table(op: str, block_table: Tensor, batch: int) -> None:
+    """
+    Raises:
+        ValueError: no table of so many sequences.
+    """
+    if block_table.dim() != 2 or len(block_table) != batch or block_table.dtype != torch.int32:
+        raise ValueError(
+            f"{op}: expected block_table of ({batch}, max_pages) in int32, got "
+            f"{tuple(block_table.shape)} in {block_table.dtype}"
+        )
 
 
 def _require_groups_of(
     head_dim: int, k: Tensor, k_scale: Tensor | None, v_scale: Tensor | None
 ) -> None:
-    if k.shape[3] != (width := _width(head_dim, k.dtype)):
+    if k.shape[3] != (width := width_of(OP, head_dim, k.dtype)):
         raise ValueError(
             f"{OP}: expected k and v of {width} bytes for a head_dim of {head_dim}, got {k.shape[3]}"
         )
-    size = (*k.shape[:3], head_dim // group_size(head_dim), 2)
+    size = (*k.shape[:3], *layout(head_dim, k.dtype).scale)
     for name, each in (("k_scale", k_scale), ("v_scale", v_scale)):
         if each is not None and (each.shape != size or each.dtype != torch.bfloat16):
             raise ValueError(
@@ -310,9 +320,13 @@ def _window(window: int | None) -> int | None:
     return window
 
 
-def _require_fp8(dtype: torch.dtype, capability: tuple[int, int]) -> None:
+def require_fp8(op: str, dtype: torch.dtype, capability: tuple[int, int]) -> None:
+    """
+    Raises:
+        ValueError: float8_e4m3fn on a GPU without it.
+    """
     if dtype == torch.float8_e4m3fn and capability < FP8_CAPABILITY:
         raise ValueError(
-            f"{OP}: expected a GPU of compute capability 8.9 or later for a {dtype} cache, got "
+            f"{op}: expected a GPU of compute capability 8.9 or later for a {dtype} cache, got "
             f"{capability[0]}.{capability[1]}"
         )

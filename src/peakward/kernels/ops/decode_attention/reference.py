@@ -86,8 +86,7 @@ class Layout(NamedTuple):
 
 
 def layout(head_dim: int, dtype: torch.dtype) -> Layout:
-    """How a cache in fewer bits is laid out: int8, float8_e4m3fn, or uint8 for half a byte an element, of an
-    even head_dim."""
+    """How a cache of that type is laid out: uint8 has half a byte an element, of an even head_dim."""
     if dtype != torch.uint8:
         return Layout(head_dim, (), torch.float32)
     return Layout(head_dim // 2, (head_dim // group_size(head_dim), 2), torch.bfloat16)
