@@ -147,6 +147,21 @@ def test_a_fault_behind_such_units_is_named(certified, name, factor):
         assert all(torch.equal(*each) for each in after), "models beside it were its parameters"
 
 
+@pytest.mark.parametrize(("factor", "n_asked"), [(1.5, 8), (9, 2)])
+def test_what_is_off_by_far_asks_few_models_beside(certified, monkeypatch, factor, n_asked):
+    asked, beside = [], certificate.beside
+
+    def counted(model, seed, *roundoff):
+        asked.append(seed)
+        return beside(model, seed, *roundoff)
+
+    monkeypatch.setattr(certificate, "beside", counted)
+    wrong = partial(off, name="second.weight", factor=factor)
+    verdict = certified(wrong, model=Rectified(0), precision="bf16-mixed")
+    assert verdict.verdict == "violated"
+    assert len(asked) == n_asked
+
+
 class Keyed(torch.nn.Module):
     """Attention whose keys have a bias, of which scores' differences know nothing."""
 
