@@ -50,7 +50,7 @@ def _elements(  # type: ignore[no-untyped-def]
     group = tl.arange(0, groups)
     is_group = held[:, None] & (group < N_GROUPS)[None, :]
     word = tl.load(words[:, None] + group[None, :], mask=is_group, other=0)
-    # Both are exact in fp16 too, unless a step is below its range.
+    # Both are exact in fp16 too, unless a step is below 2⁻¹⁴, the least that it holds in full.
     step = (word << 16).to(tl.float32, bitcast=True).to(dtype)
     least = (word & -65536).to(tl.float32, bitcast=True).to(dtype)
     # A load for every quad would ask the first cache 8 times for the same word.
