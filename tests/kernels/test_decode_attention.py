@@ -474,9 +474,24 @@ def test_settings_fill_a_gpu_with_pieces_worth_a_program(n_groups, n_rows, span)
     assert 1 <= found.n_splits <= bounds.MOST_SPLITS
     assert found.n_splits == 1 or span // found.n_splits >= bounds.LEAST_CHUNK
     if span >= 4096:
-        slots = bounds.RESIDENT * 132
+        # 128 KiB of such a program are on their way: a multiprocessor has one.
         programs = n_groups * found.n_splits
-        assert programs / (-(-programs // slots) * slots) >= 0.75
+        assert programs / (-(-programs // 132) * 132) >= 0.75
+
+
+@pytest.mark.parametrize(
+    "row_bytes, widened_bytes, resident", [(256, 0, 1), (128, 0, 2), (64, 256, 4)]
+)
+def test_a_multiprocessor_has_as_many_programs_as_fit(row_bytes, widened_bytes, resident):
+    found = kernel.settings_for(
+        n_groups=132,
+        n_rows=1,
+        span=65536,
+        row_bytes=row_bytes,
+        n_multiprocessors=132,
+        widened_bytes=widened_bytes,
+    )
+    assert found.n_splits == resident
 
 
 @pytest.mark.parametrize("shared_kib", [99, 163, 227])

@@ -76,13 +76,13 @@ def test_gated(format_):
 
 
 def paged(cache, page_size=16):
-    """The same keys or values in pages (pages, page_size, kv_heads, head_dim), in an order of chance with
+    """The same keys or values in pages (pages, kv_heads, page_size, head_dim), in an order of chance with
     one of nobody, and the table."""
     n_sequences, kv_heads, capacity, head_dim = cache.shape
     n = capacity // page_size
     order = torch.randperm(n_sequences * n, generator=torch.Generator().manual_seed(1)) + 1
-    pages = torch.full((n_sequences * n + 1, page_size, kv_heads, head_dim), torch.nan)
-    pages[order] = cache.unflatten(2, (n, page_size)).permute(0, 2, 3, 1, 4).flatten(0, 1)
+    pages = torch.full((n_sequences * n + 1, kv_heads, page_size, head_dim), torch.nan)
+    pages[order] = cache.unflatten(2, (n, page_size)).transpose(1, 2).flatten(0, 1)
     return pages, order.view(n_sequences, n).int()
 
 
@@ -97,7 +97,9 @@ def of_sequences(held):
     """Keys and values as they are in rows."""
     if held.block_table is None:
         return held.keys, held.values
-    return tuple(gathered(each, held.block_table) for each in (held.keys, held.values))
+    return tuple(
+        gathered(each.transpose(1, 2), held.block_table) for each in (held.keys, held.values)
+    )
 
 
 IN_ROWS_AND_PAGES = pytest.mark.parametrize("kind", ["rows", "pages"])

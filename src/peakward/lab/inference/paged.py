@@ -78,8 +78,9 @@ class Pages:
 
 
 class PagedCache(SequenceCache):
-    """Pages of (n_pages, page_size, kv_heads, head_dim) a layer: the layout of
-    `kernels.paged_decode_attention`."""
+    """Pages of (n_pages, kv_heads, page_size, head_dim) a layer: the positions of a head lie together. With a
+    position's heads together, as in vLLM, 4,096 positions of 32 heads of 80 took 63 µs to attend to for 51
+    of a contiguous cache (H200, bf16, four rows): a head's 160 bytes are no whole units of memory."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class PagedCache(SequenceCache):
             (n_rows, n_pages), self.spare, dtype=torch.int32, device=device
         )
         """The tables again, on the device, with the spare page behind a row's own."""
-        size = (shape.n_layers, n_pages + 1, page_size, shape.n_kv_heads)
+        size = (shape.n_layers, n_pages + 1, shape.n_kv_heads, page_size)
         self.dtype = dtype
         self.storage = empty(size, shape.head_dim, dtype=dtype, stored=stored, device=device)
 
@@ -162,15 +163,15 @@ class PagedCache(SequenceCache):
         return n_pages <= len(self.pages.free)
 
     def write(self, layer: int, at: Pass, k: Tensor, v: Tensor) -> None:
-        self.storage.at(layer).write(k, v, at.own, self.block_table[at.rows])
+        self._pages(layer).write(k, v, at.own, self.block_table[at.rows])
 
     def read(self, layer: int, at: Pass) -> tuple[Tensor, Tensor]:
         table = self.block_table[at.rows, : ceil(at.longest / self.page_size)]
-        held = (gathered(each, table) for each in self.storage.at(layer).parts)
+        held = (gathered(each, table) for each in self._pages(layer).parts)
         return Storage(*held).widened(self.dtype)
 
     def attend(self, layer: int, at: Pass, q: Tensor) -> Tensor:
-        keys, values, k_scale, v_scale = self.storage.at(layer)
+        keys, values, k_scale, v_scale = self._pages(layer)
         return paged_decode_attention(
             q,
             keys,
@@ -185,6 +186,10 @@ class PagedCache(SequenceCache):
     def slots(self, at: Pass) -> Tensor:
         n_pages = ceil(at.longest / self.page_size)
         return torch.arange(n_pages * self.page_size, device=self.device)[None]
+
+    def _pages(self, layer: int) -> Storage:
+        """A layer's pages as the kernels name their dimensions: (n_pages, page_size, kv_heads, …)."""
+        return Storage(*(each.transpose(1, 2) for each in self.storage.at(layer).parts))
 
     def _full_pages(self, ids: Sequence[int]) -> list[tuple[int, ...]]:
         """The tokens of each page that they fill."""

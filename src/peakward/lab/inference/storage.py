@@ -12,7 +12,7 @@ from peakward.records.errors import PeakwardError
 
 class Storage(NamedTuple):
     """Keys and values, each (layers, …, head_dim), or of one layer without the first dimension; between these
-    (rows, kv_heads, slots) or (pages, page_size, kv_heads). In fewer bits there are scales beside them."""
+    (rows, kv_heads, slots) or (pages, kv_heads, page_size). In fewer bits there are scales beside them."""
 
     keys: Tensor
     values: Tensor
@@ -33,8 +33,8 @@ class Storage(NamedTuple):
         return Storage(*(each[index] for each in self.parts))
 
     def write(self, k: Tensor, v: Tensor, slots: Tensor, block_table: Tensor | None = None) -> None:
-        """Puts k and v (rows, kv_heads, n, head_dim) into their slots (rows, n) of one layer: on a GPU in one
-        launch. See `kernels.cache_write_`."""
+        """Puts k and v (rows, kv_heads, n, head_dim) into their slots (rows, n) of one layer, or of pages
+        (pages, page_size, kv_heads, …): on a GPU in one launch. See `kernels.cache_write_`."""
         put = api.cache_write_ if api.takes(k, self.keys.dtype) else reference.cache_write_
         scales = {"k_scale": self.k_scale, "v_scale": self.v_scale}
         put(self.keys, self.values, k, v, slots, block_table=block_table, **scales)

@@ -228,6 +228,16 @@ def test_programs_that_share_columns_leave_nothing_behind(make):
     torch.testing.assert_close(first, plain(ids, position), rtol=1e-4, atol=1e-5)
 
 
+@torch.inference_mode()
+def test_a_column_of_texts_is_read_token_by_token(make):
+    model = make()
+    cache, texts = cache_of(model, n_rows=3), torch.arange(12).view(3, 4)
+    step = FusedStep(model, list(cache.storage.keys), list(cache.storage.values))
+    position = torch.arange(6).view(3, 2)
+    ids = texts[:, 1]
+    assert torch.equal(step(ids, position[:, 0]), step(ids.clone(), position[:, 0].clone()))
+
+
 MARGIN = 4096
 
 

@@ -51,7 +51,7 @@ def _halves(  # type: ignore[no-untyped-def]
     # A minimum passes over what is not a number, which the words then have to tell.
     bad = tl.max((_is_nan(even) | _is_nan(odd)).to(tl.int32), 1, keep_dims=True) > 0
     least = tl.where(bad, float("nan"), least)
-    step = _rounded_to_bf16(tl.div_rn(most - least, MOST_STEP))
+    step = _rounded_to_bf16((most - least) * (1.0 / MOST_STEP))
     least = _rounded_to_bf16(least)
     word = step | (least << 16)
     tl.store(words + group, word, mask=group < N_GROUPS)
@@ -85,7 +85,7 @@ def _whole(  # type: ignore[no-untyped-def]
     if LARGEST:
         x = x.to(tl.float32)
         bad = tl.max(_is_nan(x).to(tl.int32), 0) > 0
-        scale = tl.div_rn(tl.max(tl.abs(x), 0), 1.0 * LARGEST)
+        scale = tl.max(tl.abs(x), 0) * (1.0 / LARGEST)
         scale = tl.where(bad, float("nan"), scale)
         tl.store(scale_at, scale.to(scale_at.dtype.element_ty))
         x = tl.div_rn(x, tl.where(scale == 0.0, 1.0, scale))

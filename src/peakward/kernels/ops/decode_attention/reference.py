@@ -106,7 +106,8 @@ def quantized(cache: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if dtype == torch.uint8:
         return packed(cache)
     largest = LARGEST[dtype]
-    scale = cache.abs().amax(-1).float() / largest
+    # By a product: of a division by a number torch makes that on a GPU, and a division on a CPU.
+    scale = cache.abs().amax(-1).float() * (1 / largest)
     steps = cache.float() / scale.masked_fill(scale == 0, 1)[..., None]
     if not dtype.is_floating_point:
         steps = steps.round()
@@ -134,7 +135,7 @@ def packed(cache: Tensor) -> tuple[Tensor, Tensor]:
     wide = torch.promote_types(cache.dtype, torch.float32)
     groups = cache.to(wide).unflatten(-1, (-1, group_size(cache.shape[-1])))
     least, most = groups.aminmax(dim=-1)
-    kept = torch.stack(((most - least) / LARGEST_STEP, least), dim=-1).bfloat16()
+    kept = torch.stack(((most - least) * (1 / LARGEST_STEP), least), dim=-1).bfloat16()
     step, least = kept.to(wide).unbind(-1)
     steps = (groups - least[..., None]) / step.masked_fill(step == 0, 1)[..., None]
     pairs = steps.round().clamp(0, LARGEST_STEP).to(torch.uint8).flatten(-2).unflatten(-1, (-1, 2))

@@ -10,12 +10,15 @@ RESERVED_BYTES = 12 << 10
 MOST_ROWS = 64
 """The most rows of one product; further rows go to further programs, which read the keys again."""
 MOST_SPLITS = 256
-LEAST_CHUNK = 256
+LEAST_CHUNK = 128
 """The least positions of a program: with fewer, starting it takes as long as reading them."""
 MOST_POSITIONS = 128
 """Positions of a block."""
-RESIDENT = 1
-"""The programs of a multiprocessor: each has 96 to 128 KiB on their way."""
+MOST_WIDENED = 64
+"""Positions of a block whose elements are widened in shared memory."""
+STAGES = 3
+MOST_RESIDENT = 4
+"""Programs of a multiprocessor: those of narrow caches compute for longer than they read."""
 
 
 class Settings(NamedTuple):
@@ -47,20 +50,29 @@ def settings_for(
         shared_bytes: that a program may have.
         widened_bytes: of one position's keys where these are widened in shared memory, as half bytes are.
     """
-    # 16 KiB of keys a block, and of values, three or four of each on their way. Of an H100's sweep
-    # within 4% of the fastest at 8 shapes (results/2026-11-22-h100-kernel-sweep-decode_attention).
-    block = max(32, min(MOST_POSITIONS, (16 << 10) // row_bytes))
-    free = shared_bytes - RESERVED_BYTES * -(-min(n_rows, MOST_ROWS) // 16)
-    while block > 32 and block * widened_bytes > free // 3:
+    # 32 KiB of keys a block, and of values, two of each on their way, and as many programs as then fit. Of 18
+    # caches on an H200 in bf16, int8 and int4, with and without pages, within 8% of the fastest of some
+    # twenty settings where that one is known (`2026-11-28-h200-kernel-trials-decode-settings`), of 8 on an
+    # H100 within 4% (`2026-11-22-h100-kernel-sweep-decode_attention`).
+    most_positions = MOST_WIDENED if widened_bytes else MOST_POSITIONS
+    block = max(32, min(most_positions, (32 << 10) // row_bytes))
+    reserved = RESERVED_BYTES * -(-min(n_rows, MOST_ROWS) // 16)
+
+    def stages_within(block: int) -> int:
+        free = shared_bytes - reserved - block * widened_bytes
+        return min(STAGES, 1 + free // (2 * block * row_bytes))
+
+    while block > 32 and stages_within(block) < STAGES:
         block //= 2
-    chunk = max(LEAST_CHUNK, 16 * n_rows)
-    most = max(1, min(MOST_SPLITS, span // chunk))
-    fitting = 1 + (free - block * widened_bytes) // (2 * block * row_bytes)
+    stages = max(1, stages_within(block))
+    taken = reserved + block * (widened_bytes + 2 * (stages - 1) * row_bytes)
+    resident = max(1, min(MOST_RESIDENT, shared_bytes // taken))
+    most = max(1, min(MOST_SPLITS, span // max(LEAST_CHUNK, 16 * n_rows)))
     return Settings(
-        n_splits=_splits(n_groups, most, RESIDENT * n_multiprocessors),
+        n_splits=_splits(n_groups, most, resident * n_multiprocessors),
         block_positions=block,
         num_warps=4,
-        num_stages=max(1, min(4 if row_bytes >= 256 else 3, fitting)),
+        num_stages=stages,
     )
 
 

@@ -57,8 +57,8 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     sequence, kv = pair // KV_HEADS, pair % KV_HEADS
     ITEM: tl.constexpr = k_ptr.dtype.element_ty.primitive_bitwidth // 8
     if AHEAD and NATIVE:
-        # Neighbouring positions of a head lie apart in pages, else eight of them are one run.
-        RUN: tl.constexpr = 1 if PAGE_SIZE else 8
+        # Eight neighbouring positions of a head are one run, unless a page ends within them.
+        RUN: tl.constexpr = 1 if PAGE_SIZE % 8 else 8
         for first in tl.static_range(0, AHEAD, 32 * WARPS * RUN):
             brought = low + first + tl.arange(0, 32 * WARPS) * RUN
             n_bytes = tl.minimum(tl.maximum(high - brought, 0), RUN) * (HEAD_DIM * ITEM)

@@ -62,7 +62,7 @@ class Matrix(NamedTuple):
 
 class Held(NamedTuple):
     """The keys and values of a layer: (sequences, kv_heads, capacity, head_dim), or with a table pages
-    (pages, page_size, kv_heads, head_dim), without gaps."""
+    (pages, kv_heads, page_size, head_dim), without gaps."""
 
     keys: Tensor
     values: Tensor
@@ -75,12 +75,12 @@ class Held(NamedTuple):
 
     @property
     def kv_heads(self) -> int:
-        return self.keys.shape[1 if self.block_table is None else 2]
+        return self.keys.shape[1]
 
     @property
     def page_size(self) -> int:
         """0 of a cache without pages."""
-        return 0 if self.block_table is None else self.keys.shape[1]
+        return 0 if self.block_table is None else self.keys.shape[2]
 
     @property
     def room(self) -> int:

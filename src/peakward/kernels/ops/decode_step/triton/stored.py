@@ -29,12 +29,12 @@ def place_of(  # type: ignore[no-untyped-def]
     PAGE_SIZE: tl.constexpr,
 ):
     """Where the key of head `kv` at a position of a sequence lies, in heads: in a cache (sequences, kv_heads,
-    room), or in pages (pages, PAGE_SIZE, kv_heads) that the table (sequences, room) lists. No kernel writes
+    room), or in pages (pages, kv_heads, PAGE_SIZE) that the table (sequences, room) lists. No kernel writes
     the table, so that it may be read before the wait."""
     if PAGE_SIZE:
         entry = table_ptr + sequence * room + position // PAGE_SIZE
         page = tl.load(entry, mask=there, other=0).to(tl.int64)
-        place = (page * PAGE_SIZE + position % PAGE_SIZE) * kv_heads + kv
+        place = (page * kv_heads + kv) * PAGE_SIZE + position % PAGE_SIZE
     else:
         place = (sequence * kv_heads + kv).to(tl.int64) * room + position
     return place
