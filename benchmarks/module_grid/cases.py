@@ -24,6 +24,10 @@ def llama_like(hidden: int, layers: int, heads: int, kv: int, ff: int, **more: A
     }
 
 
+POSITIONS = {"n_positions": ("gpt2", "gptj", "gpt_bigcode"), "max_seq_len": ("mpt",)}
+"""Names of the longest sequence, where it is not max_position_embeddings."""
+
+
 class GridCase(msgspec.Struct, frozen=True, kw_only=True):
     """One cell of the grid."""
 
@@ -39,10 +43,13 @@ class GridCase(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """For a line of output."""
-        width = self.config.get("hidden_size") or self.config["n_embd"]
-        layers = self.config.get("num_hidden_layers") or self.config["n_layer"]
+        width = self._first("hidden_size", "n_embd", "d_model")
+        layers = self._first("num_hidden_layers", "n_layer", "n_layers")
         size = f"{layers} × {width}, {self.batch} × {self.seq_len}"
         return f"{self.kind} {size}, {self.precision}, {self.pass_}, compiled: {self.compiled}"
+
+    def _first(self, *names: str) -> Any:
+        return next(self.config[name] for name in names if name in self.config)
 
     @property
     def autocast(self) -> torch.dtype | None:
@@ -76,8 +83,8 @@ def parts(case: GridCase, model: nn.Module) -> list[nn.Module]:
 
 
 def _positions(case: GridCase) -> dict[str, int]:
-    least = max(2048, case.seq_len)
-    return {"n_positions": least} if case.kind == "gpt2" else {"max_position_embeddings": least}
+    name = next((name for name, kinds in POSITIONS.items() if case.kind in kinds), None)
+    return {name or "max_position_embeddings": max(2048, case.seq_len)}
 
 
 def inputs(case: GridCase, device: str) -> dict[str, Tensor | bool]:
