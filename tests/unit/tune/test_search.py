@@ -5,7 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from peakward.levers.catalogue import lever, pull
-from peakward.records.case import ModelCase, Workload
+from peakward.records.case import ModelCase, StepCase, Workload
+from peakward.records.lever import TOGETHER
 from peakward.records.measurement import (
     Environment,
     Interval,
@@ -121,10 +122,47 @@ def test_of_several_findings_the_largest_says_what_a_lever_may_gain(studies):
     smaller = replace(first, bound=1.1)
     unknown = replace(first, bound=None)
     named = {gain.lever for gain in first.gains}
-    assert named
+    assert "bf16" in named
+    assert "fp8" not in named, "it is on their axis"
     assert bounds_of([replace(told, findings=(unknown, smaller, first))]) == dict.fromkeys(
-        named, 1 / first.bound
+        {*named, "tf32", "bf16-mixed", "fp16-mixed", "fp8"}, 1 / first.bound
     )
+
+
+def live_script(case):
+    """Seconds of a live step: 0.11 of products in fp32, 0.02 of the rest, and 0.1 for its loader."""
+    settings = case.configuration.settings
+    products_s = 0.11 / RATES[settings["precision"]]
+    rest_s = 0.02 - 0.005 * (settings["compile"] != "none")
+    waits = dict(case.configuration.more).get("loader") is None
+    return products_s + rest_s + 0.1 * waits
+
+
+RATES = {"fp32": 1, "tf32": 8, "bf16-mixed": 16, "fp8": 27}
+
+
+def test_what_answers_the_findings_of_a_live_script_is_tried_whole():
+    """Products in fp32 take 0.48 of its step and the wait for its loader 0.43; the more is gained elsewhere,
+    the more of the step the wait is."""
+    names = ("tf32", "bf16-mixed", "fp8", "compile", "fused-optimizer", "ahead-8", "workers-8")
+    found, kept = composed(
+        World(
+            live_script,
+            rates=lambda base, candidate: (
+                RATES[base.configuration.precision] / RATES[candidate.configuration.precision]
+                if base.configuration.precision != candidate.configuration.precision
+                else None
+            ),
+        ),
+        *names,
+        base=StepCase(name="step", fingerprint="", device="cuda", handles=("loader",)),
+        bounds={
+            **dict.fromkeys(("tf32", "bf16-mixed", "fp8"), 0.52),
+            **dict.fromkeys(("ahead-8", "workers-8"), 0.57),
+        },
+    )
+    assert set(kept) == {"fp8", "ahead-8", "compile", "fused-optimizer"}
+    assert set(found.trials[0].lever.split(TOGETHER)) == set(kept)
 
 
 def test_attention_that_a_finding_saw_written_out_is_the_modules_own(studies):
