@@ -226,9 +226,11 @@ class Outlook:
 
 
 def bounds_of(told: Sequence[Diagnosis]) -> dict[str, float]:
-    """Returns for each lever the share of the step's time that its largest finding leaves, which is one that
-    names it or another of its axis: fp8, which no finding about products in fp32 names, was confirmed first in
-    80 s of a live script whose loader took half of the step (H200)."""
+    """Returns for each lever the share of the step's time that its largest finding leaves.
+
+    What a finding names stands for its axis: fp8, which none about products in fp32 names, was confirmed
+    alone in 80 s of a live script whose loader took half of the step (H200).
+    """
     bounds: dict[str, float] = {}
     for found in (each for diagnosis in told for each in diagnosis.findings):
         if found.bound is None:

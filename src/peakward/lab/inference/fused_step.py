@@ -75,7 +75,7 @@ class FusedStep:
         A captured step reads both where they were, so whoever replays it keeps them: a token that is none
         is an illegal access."""
         logits = self._table.new_empty(self.n_rows, self._n_logits)
-        # Kernels read both as neighbours: of a column of texts, `flatten` alone would be a view of its stride.
+        # Kernels read both as neighbours; a column of texts, flattened, is a view with gaps.
         self._chain(ids.contiguous(), position.contiguous(), logits)
         return logits
 
