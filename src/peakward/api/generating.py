@@ -61,8 +61,8 @@ def generate(
             "skip:12-17": the model without these blocks; "distilled:12-17": with a matrix in their place,
             fitted to the model's own texts; or another model with the same tokens.
         decode_step: "fused": a step in five of Peakward's own kernels a layer, for one prompt and up to 16
-            tokens at once (its next one and the guesses) on an NVIDIA GPU of compute capability 9.0 and
-            more; refused where it cannot be taken.
+            tokens at once (its next one and the guesses), or for up to four prompts without guesses, on an
+            NVIDIA GPU of compute capability 9.0 and more; refused where it cannot be taken.
             "separate": the model's operators. "auto": fused where it can be, and the record says why not
             elsewhere (`not_fused`).
         db: where a calibration of this machine is looked for, for the share of its bandwidth.
@@ -112,6 +112,8 @@ def not_fused(machine: Machine, shape: ModelShape, *, n_rows: int, guesses: int)
             f"decode-step fused takes at most {FUSED_TOKENS} tokens at once (a prompt's next one and its "
             f"guesses), got {n_tokens}"
         )
+    if guesses and n_rows > 1:
+        return f"decode-step fused is measured with guesses for one text at once, got {n_rows}"
     on_gpu = machine.device == "cuda"
     if on_gpu and machine.environment.cuda is None:
         return "decode-step fused needs a GPU by NVIDIA"

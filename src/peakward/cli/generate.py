@@ -52,7 +52,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     to the model's own texts before the first token. Else another model with the same tokens."""
     decode_step: Annotated[str, option("STEP", "auto")] = "auto"
     """auto, fused or separate. fused: five of Peakward's own kernels a layer, for one text and up to 16
-    tokens at once (its next one and the guesses) on an NVIDIA GPU (compute capability 9.0 and more).
+    tokens at once (its next one and the guesses), or for up to four texts without guesses, on an NVIDIA GPU
+    (compute capability 9.0 and more).
     separate: the model's operators. auto: fused where it can be taken, and the report says why not
     elsewhere."""
     device: Annotated[str | None, option("cpu|cuda", "cuda where there is one")] = None

@@ -235,7 +235,7 @@ def decoding_of(
 
     Args:
         draft: as `draft_of` gives it, for guesses above 0.
-        step: fused for one prompt, and up to 16 tokens at once with its guesses.
+        step: fused for at most 16 tokens at once: those of all prompts, or of one with its guesses.
     """
     weights = found.model.embedding.weight
     device = weights.device
