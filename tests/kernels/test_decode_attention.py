@@ -193,6 +193,61 @@ def test_a_quantised_cache_is_dequantised_exactly(dtypes, device, stored, deviat
         assert_as_close_as(torchs(q, *near, lengths, None), out, exact)
 
 
+@pytest.mark.parametrize("group", [1, 5, *in_full([8, 20])])
+def test_one_large_element_of_a_query_leaves_the_others_exact(dtypes, device, group):
+    """Digits of int8 are in units of a query's largest element, which meets zeros here: scores come from the
+    others alone."""
+    for dtype in dtypes:
+        q, k, v = drawn(
+            dtype=dtype,
+            batch=2,
+            kv_heads=2,
+            group=group,
+            n_queries=2,
+            positions=77,
+            head_dim=96,
+            seed=5,
+        )
+        q[..., 3] = 30.0
+        k[..., 3] = 0.0
+        (k, k_scale), (v, v_scale) = (reference.quantized(each, torch.int8) for each in (k, v))
+        out, lse = kernel.decode_attention(
+            q, k, v, k_scale=k_scale, v_scale=v_scale, settings=cut(2)
+        )
+        wide = [
+            reference.dequantized(*each, torch.float64) for each in ((k, k_scale), (v, v_scale))
+        ]
+        exact, exact_lse = reference.decode_attention(q.double(), *wide)
+        near = [reference.dequantized(*each, dtype) for each in ((k, k_scale), (v, v_scale))]
+        lengths = torch.full((2,), 77)
+        assert_as_close_as(torchs(q, *near, lengths, None), out, exact)
+        # Each element is off by half a unit at most, of 32,639 to the largest; fp32 rounds the rest.
+        half_unit = 0.0 if dtype == torch.float32 else 30 / 65278
+        bound = half_unit * wide[0].abs().sum(-1).max() / 96**0.5 + 1e-5
+        assert (lse - exact_lse).abs().max() <= bound
+
+
+@pytest.mark.parametrize("stored", [*STORED, torch.uint8], ids=str)
+@pytest.mark.parametrize("value", [float("nan"), *in_full([float("inf"), float("-inf")])])
+def test_a_query_that_is_not_finite_has_no_finite_output(dtypes, device, stored, value):
+    for dtype in dtypes:
+        q, k, v = drawn(
+            dtype=dtype,
+            batch=2,
+            kv_heads=2,
+            group=2,
+            n_queries=1,
+            positions=40,
+            head_dim=32,
+            seed=0,
+        )
+        q[1, 1, 0, 3] = value
+        (k, k_scale), (v, v_scale) = (reference.quantized(each, stored) for each in (k, v))
+        out, _ = kernel.decode_attention(q, k, v, k_scale=k_scale, v_scale=v_scale, settings=cut(2))
+        assert out[1, 1].isnan().all()
+        assert out.isfinite().sum() == out.numel() - 32
+
+
 @pytest.mark.parametrize("group", [1, *in_full([5])])
 @pytest.mark.parametrize("offset", [0.0, *in_full([30.0])])
 @pytest.mark.parametrize("head_dim", [96, 80, *in_full([16, 64, 128])])

@@ -68,7 +68,7 @@ class _Call(NamedTuple):
 
     @property
     def block_rows(self) -> int:
-        return min(MOST_ROWS, max(16, triton.next_power_of_2(self.n_rows)))
+        return min(MOST_ROWS, max(8, triton.next_power_of_2(self.n_rows)))
 
     @property
     def n_caches(self) -> int:
@@ -131,7 +131,9 @@ def _outputs(q: Tensor) -> tuple[Tensor, Tensor]:
 def _settings_of(call: _Call, n_multiprocessors: int) -> Settings:
     """By rule, or where asked for the fastest."""
     head_dim, page_size = call.q.shape[3], call.page_size
-    widened_bytes = triton.next_power_of_2(head_dim) * call.q.element_size()
+    # Half bytes are widened in registers, but for products that do not use tensor cores.
+    is_widened = call.n_groups > 0 and call.q.dtype == torch.float32
+    widened_bytes = triton.next_power_of_2(head_dim) * 4 if is_widened else 0
 
     def by_rule(span: int) -> Settings:
         return settings_for(
@@ -141,7 +143,7 @@ def _settings_of(call: _Call, n_multiprocessors: int) -> Settings:
             row_bytes=triton.next_power_of_2(call.k.shape[3]) * call.k.element_size(),
             n_multiprocessors=n_multiprocessors,
             shared_bytes=shared_bytes(call.q.device),
-            widened_bytes=widened_bytes if call.n_groups else 0,
+            widened_bytes=widened_bytes,
         )
 
     # Of whole caches, of which there may be little yet; a table may name no pages beyond a length.
@@ -207,8 +209,10 @@ def _started(call: _Call, settings: Settings) -> tuple[Tensor, Tensor]:
         ALIGN=align,
         BLOCK_ROWS=call.block_rows,
         BLOCK=settings.block_positions,
-        # Products have at least 16 columns, and half bytes are taken as four parts.
-        BLOCK_DIM=max(64 if call.n_groups else 16, triton.next_power_of_2(head_dim)),
+        # Products have at least 16 columns, of bytes 32, and half bytes are taken as four parts.
+        BLOCK_DIM=max(
+            16 if k_scale is None else 64 if call.n_groups else 32, triton.next_power_of_2(head_dim)
+        ),
         HEAD_DIM=head_dim,
         num_warps=settings.num_warps,
         # Keys of pages are loaded behind their entries of the table, and Triton shares the stages out between
