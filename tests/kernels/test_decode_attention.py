@@ -535,7 +535,7 @@ def test_settings_fill_a_gpu_with_pieces_worth_a_program(n_groups, n_rows, span)
 
 
 @pytest.mark.parametrize(
-    "row_bytes, widened_bytes, resident", [(256, 0, 1), (128, 0, 2), (64, 256, 4)]
+    "row_bytes, widened_bytes, resident", [(256, 0, 1), (128, 0, 2), (64, 0, 4), (64, 256, 2)]
 )
 def test_a_multiprocessor_has_as_many_programs_as_fit(row_bytes, widened_bytes, resident):
     found = kernel.settings_for(

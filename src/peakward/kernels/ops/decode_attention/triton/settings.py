@@ -14,8 +14,6 @@ LEAST_CHUNK = 128
 """The least positions of a program: with fewer, starting it takes as long as reading them."""
 MOST_POSITIONS = 128
 """Positions of a block."""
-MOST_WIDENED = 64
-"""Positions of a block whose elements are widened in shared memory."""
 STAGES = 3
 MOST_RESIDENT = 4
 """Programs of a multiprocessor: those of narrow caches compute for longer than they read."""
@@ -54,18 +52,19 @@ def settings_for(
     # caches on an H200 in bf16, int8 and int4, with and without pages, within 8% of the fastest of some
     # twenty settings where that one is known (`2026-11-28-h200-kernel-trials-decode-settings`), of 8 on an
     # H100 within 4% (`2026-11-22-h100-kernel-sweep-decode_attention`).
-    most_positions = MOST_WIDENED if widened_bytes else MOST_POSITIONS
-    block = max(32, min(most_positions, (32 << 10) // row_bytes))
+    block = max(32, min(MOST_POSITIONS, (32 << 10) // row_bytes))
     reserved = RESERVED_BYTES * -(-min(n_rows, MOST_ROWS) // 16)
+    # Hopper's products read the keys at hand from shared memory too.
+    at_hand = int(shared_bytes >= H100_SHARED_BYTES)
 
     def stages_within(block: int) -> int:
-        free = shared_bytes - reserved - block * widened_bytes
-        return min(STAGES, 1 + free // (2 * block * row_bytes))
+        blocks = (shared_bytes - reserved - block * widened_bytes) // (block * row_bytes)
+        return min(STAGES, 1 + (blocks - at_hand) // 2)
 
     while block > 32 and stages_within(block) < STAGES:
         block //= 2
     stages = max(1, stages_within(block))
-    taken = reserved + block * (widened_bytes + 2 * (stages - 1) * row_bytes)
+    taken = reserved + block * (widened_bytes + (2 * (stages - 1) + at_hand) * row_bytes)
     resident = max(1, min(MOST_RESIDENT, shared_bytes // taken))
     most = max(1, min(MOST_SPLITS, span // max(LEAST_CHUNK, 16 * n_rows)))
     return Settings(
