@@ -4,7 +4,7 @@ The same as `lab.levers.capture` sees of the step itself, operator by operator, 
 as torch dispatches it on a CPU or on CUDA. The functions of this room follow the decoder's, line by
 line; where the two devices differ, `Plan.device` or `Plan.attention` says which. Of blocks and a
 readout that are compiled (`compiled/`), the kernels that Inductor makes stand in place of what they
-fuse; the rest of the step is eager. A captured step has the same operators, replayed, and copies of
+fuse, as profiles have them or by rules; the rest of the step is eager. A captured step has the same operators, replayed, and copies of
 its batch.
 
 CUDA's operators are those of torch 2.11; which fused attention it chooses depends on the GPU also
@@ -21,7 +21,8 @@ from peakward.prediction.operators import block, positions, readout
 from peakward.prediction.operators.block import SavedBlock
 from peakward.prediction.operators.compiled import block as compiled_block
 from peakward.prediction.operators.compiled import readout as compiled_readout
-from peakward.prediction.operators.compiled.block import expect_covered
+from peakward.prediction.operators.compiled import traced
+from peakward.prediction.operators.compiled.block import expect_covered, is_profiled
 from peakward.prediction.operators.compiled.kernels import Kernels
 from peakward.prediction.operators.plan import Plan, plan
 from peakward.prediction.operators.readout import SavedLoss
@@ -97,6 +98,12 @@ _COMPILED = _Parts(
 )
 
 
+_TRACED = _COMPILED._replace(
+    block=traced.forward, block_backward=lambda tape, plan, _: traced.backward(tape, plan)
+)
+"""Blocks whose kernels follow from rules."""
+
+
 def op_graph(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER) -> OpGraph:
     """The operators of one step, in which the optimiser's state is already there.
 
@@ -117,8 +124,7 @@ def op_graph(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER)
 @lru_cache(maxsize=256)
 def _op_graph(planned: Plan, workload: Workload, configuration: Configuration) -> OpGraph:
     """One for all GPUs whose plan is the same."""
-    parts = _EAGER if configuration.compile == "none" else _COMPILED
-    tape = Tape()
+    parts, tape = _parts(planned, configuration), Tape()
     with tape.times(workload.accumulate):
         if configuration.cuda_graphs:
             _batch_into_graph(tape, planned)
@@ -133,6 +139,13 @@ def _op_graph(planned: Plan, workload: Workload, configuration: Configuration) -
         with tape.phase("optimizer"):
             _update(tape, planned, _implementation(configuration))
     return tape.graph()
+
+
+def _parts(planned: Plan, configuration: Configuration) -> _Parts:
+    if configuration.compile == "none":
+        return _EAGER
+    naive = planned.attention == "naive"
+    return _COMPILED if is_profiled(planned.shape, planned.seq, naive=naive) else _TRACED
 
 
 def _batch_into_graph(tape: Tape, planned: Plan) -> None:

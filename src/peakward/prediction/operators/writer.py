@@ -39,10 +39,15 @@ class Writer:
     def __init__(self, tape: Tape | None = None, line: Timeline | None = None) -> None:
         self.tape, self.line = tape, line
 
-    @staticmethod
-    def parameter(operand: Operand) -> Value:
-        """A tensor that is there before and after: it lies on no timeline."""
+    def parameter(self, operand: Operand, name: str = "weight") -> Value:
+        """A tensor of the module, by its name, that is there before and after: it lies on no timeline."""
+        del name
         return Value(operand)
+
+    def piece(self, x: Value, operand: Operand, first: int) -> Value:
+        """The elements of x from `first` on that have this shape."""
+        del first
+        return x.viewed(operand)
 
     def module(self, path: str | None) -> AbstractContextManager[None]:
         """Inside, operators belong to the module of this path."""

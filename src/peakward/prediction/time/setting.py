@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from peakward.levers import kv_cache
+from peakward.prediction.operators.compiled.block import is_profiled
 from peakward.prediction.operators.grouped_linear import group_sizes
 from peakward.records.case import ModelCase
 from peakward.records.model_shape import ModelShape
@@ -45,7 +46,14 @@ def of_case(case: ModelCase) -> Setting:
         counts_steps_on_host=foreach and not configuration.cuda_graphs,
         window=case.model.window,
         for_hopper=configuration.attention == "flash-hopper",
+        fusion_is_derived=_fuses_by_rules(case),
     )
+
+
+def _fuses_by_rules(case: ModelCase) -> bool:
+    naive = case.configuration.attention == "naive"
+    seen = is_profiled(case.model, case.workload.seq_len, naive=naive)
+    return case.configuration.compile != "none" and not seen
 
 
 def of_module(capture: ModuleCapture) -> Setting:

@@ -29,7 +29,7 @@ class SavedReadout(NamedTuple):
     def kept(self) -> tuple[Value, ...]:
         """All of it but the residual stream, which its caller has."""
         head = () if self.head is None else (self.head.x, self.head.weight)
-        return (self.norm.statistics, *head, *self.rows)
+        return (*self.norm.statistics, *head, *self.rows)
 
 
 def logits(on: Kernels, plan: Plan, x: Value) -> Value:
@@ -67,8 +67,8 @@ def backward(on: Kernels, plan: Plan, saved: SavedReadout) -> tuple[Value, tuple
         gradient = kernels.linear_of_input(on, saved.head, of_logits)
         of_head = kernels.widened(on, saved.head, narrow)
     with on.module("readout.norm"):
-        x, weight = stream(plan).last(on, plan, saved.norm, gradient)
-    return x, (of_head, weight)
+        x, of_norm = stream(plan).last(on, plan, saved.norm, gradient)
+    return x, (of_head, *of_norm)
 
 
 def _over_logits(on: Kernels, plan: Plan, made: Value) -> tuple[Value, ...]:

@@ -257,6 +257,8 @@ def _norm(given: Given) -> Iterator[Loop]:
 def _norm_backward(given: Given) -> Iterator[Loop]:
     """The gradient, x and the figures of each row → gradients of x and of the weights."""
     gradient, x, *rest = given.reads
+    if given.name == "native_layer_norm_backward":
+        rest = rest[:3]  # Mean, deviation and weight; a bias behind them is no factor of anything.
     figures = [
         each
         for each in rest
@@ -264,9 +266,10 @@ def _norm_backward(given: Given) -> Iterator[Loop]:
     ]
     for written, made in zip(given.writes, given.made, strict=True):
         if made.shape == x.operand.shape:
-            row, loop = given.figure(x.operand, given.reads)
+            reads = (gradient, x, *rest)
+            row, loop = given.figure(x.operand, reads)
             yield loop
-            yield given.over(written, (*given.reads, row))
+            yield given.over(written, (*reads, row))
         elif made.n_elements:
             n = made.n_elements
             reads = (gradient, x, *figures)

@@ -60,7 +60,7 @@ def compiled_step(capture: ModuleCapture) -> CompiledStep:
     kernels_by_phase = [
         (kernel, phase) for code in codes for phase, found in _directions(code) for kernel in found
     ]
-    launched = [_told(kernel, operators, phase) for kernel, phase in kernels_by_phase]
+    launched = [told(kernel, operators, phase) for kernel, phase in kernels_by_phase]
     # In the order in which each first runs.
     placed_at = [
         *(kernel.operator for kernel, _ in kernels_by_phase),
@@ -98,7 +98,7 @@ def _directions(code: Code) -> tuple[tuple[Phase, tuple[Kernel, ...]], ...]:
     return ("forward", code.forward), ("backward", code.backward)
 
 
-def _told(kernel: Kernel, operators: Sequence[Operator], phase: Phase) -> Operator:
+def told(kernel: Kernel, operators: Sequence[Operator], phase: Phase) -> Operator:
     """The kernel as an operator."""
     first = operators[kernel.operator]
     if kernel.kind is None:
