@@ -4,8 +4,8 @@ The same as `lab.levers.capture` sees of the step itself, operator by operator, 
 as torch dispatches it on a CPU or on CUDA. The functions of this room follow the decoder's, line by
 line; where the two devices differ, `Plan.device` or `Plan.attention` says which. Of blocks and a
 readout that are compiled (`compiled/`), the kernels that Inductor makes stand in place of what they
-fuse, as profiles have them or by rules; the rest of the step is eager. A captured step has the same operators, replayed, and copies of
-its batch.
+fuse, as profiles have them or by rules (`compiled/traced.py`); the rest of the step is eager. A
+captured step has the same operators, replayed, and copies of its batch.
 
 CUDA's operators are those of torch 2.11; which fused attention it chooses depends on the GPU also
 (`attention_backend`). Of a step of fp16 they are those in which no infinity was found, of a mixture of
@@ -21,9 +21,10 @@ from peakward.prediction.operators import block, positions, readout
 from peakward.prediction.operators.block import SavedBlock
 from peakward.prediction.operators.compiled import block as compiled_block
 from peakward.prediction.operators.compiled import readout as compiled_readout
-from peakward.prediction.operators.compiled import traced
 from peakward.prediction.operators.compiled.block import expect_covered, is_profiled
 from peakward.prediction.operators.compiled.kernels import Kernels
+from peakward.prediction.operators.compiled.readout import pads_head
+from peakward.prediction.operators.compiled.traced import Traced, traced_block, traced_readout
 from peakward.prediction.operators.plan import Plan, plan
 from peakward.prediction.operators.readout import SavedLoss
 from peakward.prediction.operators.tape import FLOAT, INT, Tape, tensor
@@ -98,10 +99,11 @@ _COMPILED = _Parts(
 )
 
 
-_TRACED = _COMPILED._replace(
-    block=traced.forward, block_backward=lambda tape, plan, _: traced.backward(tape, plan)
-)
-"""Blocks whose kernels follow from rules."""
+def _by_rules(of: Callable[[Plan], Traced]) -> tuple[Callable[..., None], Callable[..., None]]:
+    return (
+        lambda tape, plan: of(plan).write(tape, backward=False),
+        lambda tape, plan, _saved: of(plan).write(tape, backward=True),
+    )
 
 
 def op_graph(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER) -> OpGraph:
@@ -144,8 +146,14 @@ def _op_graph(planned: Plan, workload: Workload, configuration: Configuration) -
 def _parts(planned: Plan, configuration: Configuration) -> _Parts:
     if configuration.compile == "none":
         return _EAGER
-    naive = planned.attention == "naive"
-    return _COMPILED if is_profiled(planned.shape, planned.seq, naive=naive) else _TRACED
+    parts = _COMPILED
+    if not is_profiled(planned.shape, planned.seq, naive=planned.attention == "naive"):
+        forward, backward = _by_rules(traced_block)
+        parts = parts._replace(block=forward, block_backward=backward)
+    if pads_head(planned):
+        forward, backward = _by_rules(traced_readout)
+        parts = parts._replace(readout=forward, readout_backward=backward)
+    return parts
 
 
 def _batch_into_graph(tape: Tape, planned: Plan) -> None:

@@ -112,9 +112,16 @@ class Writer:
             made.append(Value(each))
         return tuple(made)
 
-    def for_time(self, name: str, inputs: Iterable[Value], outputs: Sequence[Operand]) -> None:
-        """A call of which memory holds other tensors: `for_memory` has those."""
-        Writer(self.tape).call(name, inputs, outputs)
+    def for_time(
+        self,
+        name: str,
+        inputs: Iterable[Value],
+        outputs: Sequence[Operand],
+        *,
+        bytes_read: int | None = None,
+    ) -> tuple[Value, ...]:
+        """A call of which memory holds other tensors, which `for_memory` has, or none at all."""
+        return Writer(self.tape).call(name, inputs, outputs, bytes_read=bytes_read)
 
     def for_memory(self, inputs: Iterable[Value], outputs: Sequence[Operand]) -> tuple[Value, ...]:
         """The tensors in memory while a call runs, and those that it makes there."""

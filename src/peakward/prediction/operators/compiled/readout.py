@@ -6,14 +6,22 @@ from peakward.prediction.operators import linear_loss
 from peakward.prediction.operators.compiled import kernels
 from peakward.prediction.operators.compiled.kernels import Kernels, SavedLinear
 from peakward.prediction.operators.compiled.norms import SavedNorm, stream
+from peakward.prediction.operators.compiled_module.loops import pads
 from peakward.prediction.operators.linear_loss import saved_operands, scratch, scratch_backward
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.readout import head
 from peakward.prediction.operators.tape import FLOAT, INT, of_type, tensor
 from peakward.prediction.operators.writer import Value
-from peakward.records.op_graph import Operand
+from peakward.records.op_graph import ITEM_BYTES, Operand
 
 _SCALAR = tensor(FLOAT)
+
+
+def pads_head(plan: Plan) -> bool:
+    """Whether Inductor pads the head's product, and with it the logits; then its kernels follow from rules
+    (`traced`)."""
+    of_16_bits = ITEM_BYTES[plan.compute] == 2 and not plan.loss_has_head
+    return of_16_bits and pads(plan.tokens, plan.shape.d_model, plan.shape.vocab_size)
 
 
 class SavedReadout(NamedTuple):

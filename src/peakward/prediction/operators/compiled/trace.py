@@ -131,6 +131,17 @@ class Trace(Writer):
         self._loops += loops(given)
         return tuple(map(self._viewed, made))
 
+    def for_time(
+        self,
+        name: str,
+        inputs: Iterable[Value],
+        outputs: Sequence[Operand],
+        *,
+        bytes_read: int | None = None,
+    ) -> tuple[Value, ...]:
+        """A call as any other."""
+        return self.call(name, inputs, outputs, bytes_read=bytes_read)
+
     def timed(self, name: str, *inputs: Value, output: Operand) -> None:
         """A call that writes over its first operand, which has a new value from now on."""
         (made,) = self.call(name, inputs, (output,))

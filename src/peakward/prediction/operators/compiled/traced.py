@@ -1,21 +1,22 @@
-"""A compiled block of whose kernels no profile tells: by the rules of what Inductor fuses
-(`compiled_module`), from the operators of the eager block."""
+"""A compiled block or readout of whose kernels no profile tells: by the rules of what Inductor fuses
+(`compiled_module`), from the operators of the eager one."""
 
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from peakward.prediction.operators import block
+from peakward.prediction.operators import block, readout
 from peakward.prediction.operators.compiled.trace import Trace
 from peakward.prediction.operators.compiled.traced_attention import TRACED
 from peakward.prediction.operators.compiled_module.step import Code, compiled, told
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import Tape
+from peakward.prediction.operators.writer import Value
 from peakward.records.op_graph import Operator
 
 
-class Block(NamedTuple):
-    """The kernels of one block, and which of its values its neighbours know."""
+class Traced(NamedTuple):
+    """The kernels of a part, and which of its values its neighbours know."""
 
     code: Code
     operators: tuple[Operator, ...]
@@ -23,39 +24,59 @@ class Block(NamedTuple):
     scratch: Mapping[int, tuple[int, ...]]
     """Bytes that a call has for the meantime, by the index of its operator."""
     x: int
-    """The residual stream before the block."""
+    """The residual stream before the part."""
     behind: int
+    """The result."""
     given: int | None
-    """Its gradient behind the block; None where no backward pass follows."""
+    """The gradient of the stream behind a block; None of a readout, and where no backward pass follows."""
     before: int | None
-    """Its gradient before the block."""
+    """The gradient of the stream before the part."""
+
+    @property
+    def leaving(self) -> frozenset[int]:
+        """Values that are needed outside."""
+        return frozenset(i for i, value in enumerate(self.code.values) if value.leaves)
+
+    def write(self, tape: Tape, *, backward: bool) -> None:
+        """Writes the kernels of one pass down, for time."""
+        phase = "backward" if backward else "forward"
+        for each in self.code.backward if backward else self.code.forward:
+            tape.again(told(each, self.operators, phase))
 
 
 @lru_cache(maxsize=64)
-def traced(plan: Plan) -> Block:
+def traced_block(plan: Plan) -> Traced:
     """The block of a plan."""
     on = Trace()
     x = on.given(plan.hidden)
     saved, behind = block.forward(on, plan, x, TRACED)
     first, end = on.number(x), on.leave(behind)
-    given = before = None
-    if plan.differentiated:
-        gradient = on.given(plan.hidden)
-        given = on.number(gradient)
-        with on.backward():
-            before = on.leave(block.backward(on, plan, saved, gradient, TRACED))
-    return Block(compiled(on.part), tuple(on.operators), on.scratch, first, end, given, before)
+    if not plan.differentiated:
+        return _traced(on, first, end)
+    gradient = on.given(plan.hidden)
+    given = on.number(gradient)
+    with on.backward():
+        before = block.backward(on, plan, saved, gradient, TRACED)
+    return _traced(on, first, end, given, before)
 
 
-def forward(tape: Tape, plan: Plan) -> None:
-    """The kernels of the forward graph, for time."""
-    found = traced(plan)
-    for each in found.code.forward:
-        tape.again(told(each, found.operators, "forward"))
+@lru_cache(maxsize=64)
+def traced_readout(plan: Plan) -> Traced:
+    """The readout of a plan: to its loss, or where no backward pass follows to the logits."""
+    on = Trace()
+    x = on.given(plan.hidden)
+    if not plan.differentiated:
+        *_, logits = readout.logits(on, plan, x)
+        return _traced(on, on.number(x), on.leave(logits))
+    saved, loss = readout.cross_entropy(on, plan, x)
+    end = on.leave(loss)
+    with on.backward():
+        before = readout.backward(on, plan, saved, readout.into_logits(on, plan, saved))
+    return _traced(on, on.number(x), end, before=before)
 
 
-def backward(tape: Tape, plan: Plan) -> None:
-    """The kernels of the backward graph."""
-    found = traced(plan)
-    for each in found.code.backward:
-        tape.again(told(each, found.operators, "backward"))
+def _traced(
+    on: Trace, x: int, behind: int, given: int | None = None, before: Value | None = None
+) -> Traced:
+    end = None if before is None else on.leave(before)
+    return Traced(compiled(on.part), tuple(on.operators), on.scratch, x, behind, given, end)

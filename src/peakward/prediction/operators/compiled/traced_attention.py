@@ -1,5 +1,5 @@
-"""Self-attention as a compiled block has it, operator by operator: what stands in `attention_kernels` for eager
-code, with the values that go from one to the next."""
+"""Self-attention as a compiled block has it, operator by operator: that of `attention_kernels`, with the
+values that go from one operator to the next."""
 
 from typing import NamedTuple
 
@@ -106,7 +106,11 @@ def _naive(on: Trace, plan: Plan, q: Value, k: Value, v: Value) -> tuple[_Saved,
     turned, as_projected = plan.turned_apart, packed(plan)
     laid_out = dense_heads if turned else as_projected
     if plan.shape.n_heads != plan.shape.n_kv_heads:
-        k, v, of_keys, of_values = _repeated(on, plan, k), _repeated(on, plan, v), *(dense_heads,) * 2
+        k, v, of_keys, of_values = (
+            _repeated(on, plan, k),
+            _repeated(on, plan, v),
+            *(dense_heads,) * 2,
+        )
     else:
         of_keys, of_values = laid_out, as_projected
     q = _as_batch(on, q, laid_out)
@@ -115,7 +119,11 @@ def _naive(on: Trace, plan: Plan, q: Value, k: Value, v: Value) -> tuple[_Saved,
     softmax, weights, forbidden = _softmax(on, plan, scores)
     v = _as_batch(on, v, of_values)
     out = on.product("bmm", weights.viewed(matrices(_scores(plan))), v)
-    return _Saved(q, across, v, (forbidden, softmax, weights)), out.viewed(queries(plan)), dense_heads
+    return (
+        _Saved(q, across, v, (forbidden, softmax, weights)),
+        out.viewed(queries(plan)),
+        dense_heads,
+    )
 
 
 def _softmax(on: Trace, plan: Plan, scores: Value) -> tuple[Value, Value, Value]:

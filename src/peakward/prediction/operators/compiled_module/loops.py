@@ -210,7 +210,7 @@ def _product(given: Given) -> list[Loop]:
     *bias, a, b = given.reads if len(given.reads) > 1 else given.reads * 2
     (m, k), n = a.operand.shape[-2:], b.operand.shape[-1]
     found: list[Loop] = []
-    if ITEM_BYTES[a.operand.dtype] == 2 and _pads(m, k, n):
+    if ITEM_BYTES[a.operand.dtype] == 2 and pads(m, k, n):
         a = _padded(given, a, (_up(m), _up(k)), found)
         b = _padded(given, b, (_up(k), _up(n)), found)
     (made,) = given.made
@@ -218,7 +218,8 @@ def _product(given: Given) -> list[Loop]:
     return [*found, call._replace(reads=(*bias, a, b))]
 
 
-def _pads(m: int, k: int, n: int) -> bool:
+def pads(m: int, k: int, n: int) -> bool:
+    """Whether the matrices of such a product, in 16 bits, are padded."""
     if all(_up(each) == each for each in (m, k, n)):
         return False
     return m * n * k > _COMPUTE_BOUND * (m * k + k * n + m * n)
