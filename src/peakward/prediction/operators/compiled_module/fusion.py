@@ -238,6 +238,8 @@ class _Scheduler:
                         break
                     if made_here and self._turns(value, j):
                         continue
+                    if not made_here and self._cross(value, i, j):
+                        continue
                     pair = (min(i, j), max(i, j))
                     scores[pair] = scores.get(pair, 0) + size
         found = [(score, i, j) for (i, j), score in scores.items()]
@@ -252,6 +254,15 @@ class _Scheduler:
             and sorted(read.operand.shape) == sorted(shape)
             for read in self._nodes[reader].reads.values()
         )
+
+    def _cross(self, value: int, one: int, other: int) -> bool:
+        """Whether one goes through the value row by row and the other column by column, as the paddings of a
+        matrix and of its transpose do."""
+        first, second = (
+            {read.operand.shape for read in self._nodes[i].reads.values() if read.value == value}
+            for i in (one, other)
+        )
+        return any(shape[::-1] in second for shape in first if len(shape) == 2) and first != second
 
     def _may_fuse(self, one: _Group, other: _Group) -> bool:
         if one.is_call or other.is_call or len(one.nodes) + len(other.nodes) > LARGEST:
