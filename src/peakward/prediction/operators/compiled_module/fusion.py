@@ -242,6 +242,13 @@ class _Scheduler:
                         continue
                     pair = (min(i, j), max(i, j))
                     scores[pair] = scores.get(pair, 0) + size
+        for (
+            i,
+            j,
+        ) in scores:  # `MixOrderReduction.get_fusion_score` counts elements in the place of bytes.
+            loops = self._nodes[i].loop, self._nodes[j].loop
+            if [each.kind for each in loops].count("outer") == 1:
+                scores[i, j] = min(each.n * each.r for each in loops if each.kind == "outer")
         found = [(score, i, j) for (i, j), score in scores.items()]
         return sorted(found, key=lambda each: (-each[0], each[2] - each[1], each[1]))
 
@@ -270,8 +277,12 @@ class _Scheduler:
         between = (one.after & other.before) | (other.after & one.before)
         if between & ~(one.mask | other.mask):
             return False
+        # Sums along rows and across them are mixed where neither is made of the other.
+        apart = not (one.before & other.mask or other.before & one.mask)
         return all(
-            self._alike(a, b) or self._mixes(a, b) for a in _leading(one) for b in _leading(other)
+            self._alike(a, b) or (apart and self._mixes(a, b))
+            for a in _leading(one)
+            for b in _leading(other)
         )
 
     def _alike(self, a: Loop, b: Loop) -> bool:
