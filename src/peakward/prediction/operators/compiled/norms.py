@@ -155,7 +155,7 @@ def _finished(on: Kernels, plan: Plan, parts: Value, *, added: bool) -> Value:
 
 
 def statistics(plan: Plan) -> tuple[Operand, ...]:
-    """Of each position the reciprocal deviation, and in LayerNorm the mean."""
+    """The reciprocal deviation of each position, and in LayerNorm its mean."""
     return (tensor(FLOAT, plan.batch, plan.seq, 1),) * len(weights(plan))
 
 

@@ -12,6 +12,7 @@ from peakward.prediction.operators.compiled_module.step import Code, compiled, t
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import Tape
 from peakward.prediction.operators.writer import Value
+from peakward.records.measurement import Phase
 from peakward.records.op_graph import Operator
 
 
@@ -39,7 +40,7 @@ class Traced(NamedTuple):
 
     def write(self, tape: Tape, *, backward: bool) -> None:
         """Writes the kernels of one pass down, for time."""
-        phase = "backward" if backward else "forward"
+        phase: Phase = "backward" if backward else "forward"
         for each in self.code.backward if backward else self.code.forward:
             tape.again(told(each, self.operators, phase))
 

@@ -236,19 +236,15 @@ class _Scheduler:
                     made_here = i == self._maker.get(value)
                     if not made_here and j - i > NEAR:
                         break
-                    if made_here and self._turns(value, j):
-                        continue
-                    if not made_here and self._cross(value, i, j):
+                    if self._turns(value, j) if made_here else self._cross(value, i, j):
                         continue
                     pair = (min(i, j), max(i, j))
                     scores[pair] = scores.get(pair, 0) + size
-        for (
-            i,
-            j,
-        ) in scores:  # `MixOrderReduction.get_fusion_score` counts elements in the place of bytes.
-            loops = self._nodes[i].loop, self._nodes[j].loop
-            if [each.kind for each in loops].count("outer") == 1:
-                scores[i, j] = min(each.n * each.r for each in loops if each.kind == "outer")
+        # `MixOrderReduction.get_fusion_score` counts elements in the place of bytes.
+        for i, j in scores:
+            across = [x for x in (self._nodes[i].loop, self._nodes[j].loop) if x.kind == "outer"]
+            if len(across) == 1:
+                scores[i, j] = across[0].n * across[0].r
         found = [(score, i, j) for (i, j), score in scores.items()]
         return sorted(found, key=lambda each: (-each[0], each[2] - each[1], each[1]))
 
@@ -263,13 +259,12 @@ class _Scheduler:
         )
 
     def _cross(self, value: int, one: int, other: int) -> bool:
-        """Whether one goes through the value row by row and the other column by column, as the paddings of a
-        matrix and of its transpose do."""
+        """Whether one pads a matrix of the value and the other its transpose."""
         first, second = (
             {read.operand.shape for read in self._nodes[i].reads.values() if read.value == value}
             for i in (one, other)
         )
-        return any(shape[::-1] in second for shape in first if len(shape) == 2) and first != second
+        return first != second and any(len(x) == 2 and x[::-1] in second for x in first)
 
     def _may_fuse(self, one: _Group, other: _Group) -> bool:
         if one.is_call or other.is_call or len(one.nodes) + len(other.nodes) > LARGEST:
@@ -420,13 +415,10 @@ class _Scheduler:
 
     def _size(self, read: Read) -> int:
         value = self._values[read.value]
-        return (
-            value.n_bytes
-            if value.origin != "made"
-            else max(
-                value.operand.n_bytes, value.operand.n_elements * ITEM_BYTES[value.operand.dtype]
-            )
-        )
+        if value.origin != "made":
+            return value.n_bytes
+        made = value.operand
+        return max(made.n_bytes, made.n_elements * ITEM_BYTES[made.dtype])
 
     def _writes(self, group: _Group) -> tuple[int, ...]:
         """Results that the graph gives back, or another kernel reads."""
