@@ -14,7 +14,7 @@ from peakward.prediction.operators.compiled.readout import pads_head
 from peakward.prediction.operators.compiled.traced import Traced, traced_block, traced_readout
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.writer import Value
-from peakward.records.case import ModelCase
+from peakward.records.case import Checkpointing, ModelCase
 from peakward.records.errors import PeakwardError
 
 
@@ -34,7 +34,7 @@ def forward(line: Timeline, plan: Plan, *, tuning: bool) -> None:
     """Without gradients, to the logits."""
     x, shared = passes.embedding_forward(line, plan)
     x = Passes[object](line, plan.shape.n_layers, tuned=tuning).forward(
-        x, lambda i, x: _block(line, plan, x, tuning=tuning and i == 0)
+        x, lambda i, x: _block(line, plan, "none", x, tuning=tuning and i == 0)
     )
     if pads_head(plan):
         _, made = _traced(line, plan, traced_readout(plan), x, tuning=tuning)
@@ -45,7 +45,9 @@ def forward(line: Timeline, plan: Plan, *, tuning: bool) -> None:
     line.use(x, made, *shared)
 
 
-def forward_backward(line: Timeline, plan: Plan, *, first: bool, tuning: bool) -> None:
+def forward_backward(
+    line: Timeline, plan: Plan, checkpointing: Checkpointing, *, first: bool, tuning: bool
+) -> None:
     """To the loss and back: all blocks are launched as one code, which only the first one tunes."""
     x, shared = passes.embedding_forward(line, plan)
     blocks = Passes[_Saved](line, plan.shape.n_layers, tuned=tuning)
@@ -53,11 +55,13 @@ def forward_backward(line: Timeline, plan: Plan, *, first: bool, tuning: bool) -
 
     def backward_of(saved: _Saved, gradient: int) -> int:
         nonlocal of_blocks
-        gradient = _block_backward(line, plan, saved, gradient, tuning=of_blocks)
+        gradient = _block_backward(line, plan, checkpointing, saved, gradient, tuning=of_blocks)
         of_blocks = False
         return gradient
 
-    x = blocks.forward(x, lambda i, x: _block(line, plan, x, tuning=tuning and i == 0))
+    x = blocks.forward(
+        x, lambda i, x: _block(line, plan, checkpointing, x, tuning=tuning and i == 0)
+    )
     turn = _loss_by_rules if pads_head(plan) else _loss
     gradient = turn(line, plan, x, shared, first=first, tuning=tuning)
     gradient = blocks.backward(gradient, backward_of)
@@ -120,10 +124,13 @@ class _Traced(NamedTuple):
 _Saved = _Profiled | _Traced
 
 
-def _block(line: Timeline, plan: Plan, x: int, *, tuning: bool) -> tuple[_Saved, int]:
+def _block(
+    line: Timeline, plan: Plan, checkpointing: Checkpointing, x: int, *, tuning: bool
+) -> tuple[_Saved, int]:
     """The residual stream → behind the block. x is there to the end: its caller has it."""
-    if not is_profiled(plan.shape, plan.seq, naive=plan.attention == "naive"):
-        return _traced(line, plan, traced_block(plan), x, tuning=tuning)
+    naive = plan.attention == "naive"
+    if not is_profiled(plan.shape, plan.seq, checkpointing, naive=naive):
+        return _traced(line, plan, traced_block(plan, checkpointing), x, tuning=tuning)
     on = Kernels(graph=Graph())
     saved, behind = block.forward(on, plan, on.given(plan.hidden, x))
     kept = saved.kept if plan.differentiated else ()
@@ -133,11 +140,18 @@ def _block(line: Timeline, plan: Plan, x: int, *, tuning: bool) -> tuple[_Saved,
 
 
 def _block_backward(
-    line: Timeline, plan: Plan, saved: _Saved, gradient: int, *, tuning: bool
+    line: Timeline,
+    plan: Plan,
+    checkpointing: Checkpointing,
+    saved: _Saved,
+    gradient: int,
+    *,
+    tuning: bool,
 ) -> int:
     """Gradient behind the block → before it; also of all parameters."""
     if isinstance(saved, _Traced):
-        return _traced_backward(line, plan, traced_block(plan), saved, gradient, tuning=tuning)
+        found = traced_block(plan, checkpointing)
+        return _traced_backward(line, plan, found, saved, gradient, tuning=tuning)
     on = saved.on.behind(Graph())
     before, weights = block.backward(on, plan, saved.block, on.given(plan.hidden, gradient))
     line.saved(*on.places(*saved.block.kept))

@@ -13,7 +13,7 @@ experts those of balanced routing (`experts`).
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 from peakward.hardware.attention_backend import HOPPER, ComputeCapability
@@ -38,7 +38,7 @@ from peakward.prediction.operators.weights import (
     weights,
 )
 from peakward.prediction.operators.writer import Value, Writer
-from peakward.records.case import Checkpointing, Configuration, ModelCase, Workload
+from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.op_graph import OpGraph
 
 
@@ -133,7 +133,7 @@ def _op_graph(planned: Plan, workload: Workload, configuration: Configuration) -
         saved = _forward(tape, planned, parts)
         if workload.trains:
             with tape.phase("backward"):
-                _backward(tape, planned, parts, saved, configuration.checkpointing)
+                _backward(tape, planned, parts, saved, configuration)
     if workload.trains:
         with tape.phase("backward"), tape.times(workload.accumulate - 1):
             _accumulate(tape, planned)
@@ -147,8 +147,9 @@ def _parts(planned: Plan, configuration: Configuration) -> _Parts:
     if configuration.compile == "none":
         return _EAGER
     parts = _COMPILED
-    if not is_profiled(planned.shape, planned.seq, naive=planned.attention == "naive"):
-        forward, backward = _by_rules(traced_block)
+    checkpointing, naive = configuration.checkpointing, planned.attention == "naive"
+    if not is_profiled(planned.shape, planned.seq, checkpointing, naive=naive):
+        forward, backward = _by_rules(partial(traced_block, checkpointing=checkpointing))
         parts = parts._replace(block=forward, block_backward=backward)
     if pads_head(planned):
         forward, backward = _by_rules(traced_readout)
@@ -173,13 +174,14 @@ def _forward(tape: Tape, planned: Plan, parts: _Parts) -> tuple[Any, Any]:
 
 
 def _backward(
-    tape: Tape, planned: Plan, parts: _Parts, saved: tuple[Any, Any], checkpointing: Checkpointing
+    tape: Tape, planned: Plan, parts: _Parts, saved: tuple[Any, Any], configuration: Configuration
 ) -> None:
     of_block, of_readout = saved
     if planned.loss_scaled:
         scale_loss(tape)
     parts.readout_backward(tape, planned, of_readout)
-    block.recomputed(tape, planned, checkpointing)
+    if configuration.compile == "none":  # Else it is in the blocks' code.
+        block.recomputed(tape, planned, configuration.checkpointing)
     with tape.times(planned.shape.n_layers):
         parts.block_backward(tape, planned, of_block)
     positions.backward(tape, planned)

@@ -52,7 +52,8 @@ def of_case(case: ModelCase) -> Setting:
 
 def _fuses_by_rules(case: ModelCase) -> bool:
     naive = case.configuration.attention == "naive"
-    seen = is_profiled(case.model, case.workload.seq_len, naive=naive)
+    checkpointing = case.configuration.checkpointing if case.workload.trains else "none"
+    seen = is_profiled(case.model, case.workload.seq_len, checkpointing, naive=naive)
     return case.configuration.compile != "none" and not seen
 
 

@@ -18,7 +18,7 @@ from peakward.prediction.operators.linear import BLOCK, layers
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import tensor
 from peakward.prediction.operators.writer import Value
-from peakward.records.case import ModelCase, ModulePass, Precision
+from peakward.records.case import Checkpointing, ModelCase, ModulePass, Precision
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
 from peakward.records.op_graph import Operand
@@ -123,17 +123,22 @@ def _gated(plan: Plan) -> Operand:
 #
 # Profiles of what Inductor fuses are of blocks with RMSNorm, RoPE and SwiGLU without biases.
 
+RECOMPUTED: tuple[Checkpointing, ...] = ("none", "every-block", "selective")
+"""Checkpointing within the compiled code of a block."""
 _WIDTH = 8
 """torch pads what attention's kernels get to multiples of so many numbers a head."""
 
 
-def is_profiled(shape: ModelShape, seq_len: int, *, naive: bool) -> bool:
+def is_profiled(
+    shape: ModelShape, seq_len: int, checkpointing: Checkpointing, *, naive: bool
+) -> bool:
     """Whether the kernels of the shape's blocks are those of profiles; else they follow from rules."""
     windowed = shape.window is not None and shape.window < seq_len
     has_bias = shape.bias or shape.qkv_bias
     parts = (shape.norm, shape.positions, shape.activation, shape.gated)
     of_profiles = parts == ("rmsnorm", "rope", "silu", True) and not has_bias and not windowed
-    return of_profiles and not (naive and shape.n_kv_heads < shape.n_heads)
+    repeats = naive and shape.n_kv_heads < shape.n_heads
+    return of_profiles and checkpointing == "none" and not repeats
 
 
 def expect_covered(case: ModelCase, plan: Plan) -> None:
@@ -146,7 +151,8 @@ def expect_covered(case: ModelCase, plan: Plan) -> None:
     precisions = (each for each in get_args(Precision) if each != "fp8")
     _expect("pass of compiled blocks", case.workload.pass_, *get_args(ModulePass))
     _expect("compile_scope", configuration.compile_scope, "block")
-    _expect("checkpointing of compiled blocks", configuration.checkpointing, "none")
+    # The blocks of a run are compiled one by one, and run again by Python.
+    _expect("checkpointing of compiled blocks", configuration.checkpointing, *RECOMPUTED)
     # Peakward's other loss writes over its logits, of which a compiler may make a copy first.
     _expect("loss of compiled blocks", configuration.loss, "torch", "chunked", "recomputed")
     _expect("weights of compiled blocks", configuration.weights, "dense")
@@ -155,7 +161,8 @@ def expect_covered(case: ModelCase, plan: Plan) -> None:
             _expect(f"{axis.name} of compiled blocks", value, axis.default, *axis.own_kernels)
     _expect("precision of compiled blocks", configuration.precision, *precisions)
     _expect("kernel of compiled attention", plan.attention, *KERNELS)
-    if not is_profiled(shape, plan.seq, naive=plan.attention == "naive"):
+    naive = plan.attention == "naive"
+    if not is_profiled(shape, plan.seq, configuration.checkpointing, naive=naive):
         rest = shape.head_dim % _WIDTH
         _expect(f"remainder of head_dim by {_WIDTH} in compiled blocks of such parts", rest, 0)
     if shape.d_model > WIDEST_IN_PARTS:

@@ -11,9 +11,15 @@ from peakward.prediction.operators.compiled.traced_attention import TRACED
 from peakward.prediction.operators.compiled_module.step import Code, compiled, told
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import Tape
-from peakward.prediction.operators.writer import Value
+from peakward.records.case import Checkpointing
 from peakward.records.measurement import Phase
 from peakward.records.op_graph import Operator
+
+_KEPT: dict[Checkpointing, frozenset[str] | None] = {
+    "none": None,
+    "every-block": frozenset(),
+    "selective": block.KEPT_BY_SELECTIVE,
+}
 
 
 class Traced(NamedTuple):
@@ -46,38 +52,37 @@ class Traced(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def traced_block(plan: Plan) -> Traced:
-    """The block of a plan."""
+def traced_block(plan: Plan, checkpointing: Checkpointing = "none") -> Traced:
+    """The block of a plan. Where it is recomputed, its compiled code does that itself."""
     on = Trace()
     x = on.given(plan.hidden)
     saved, behind = block.forward(on, plan, x, TRACED)
     first, end = on.number(x), on.leave(behind)
-    if not plan.differentiated:
-        return _traced(on, first, end)
-    gradient = on.given(plan.hidden)
-    given = on.number(gradient)
-    with on.backward():
-        before = block.backward(on, plan, saved, gradient, TRACED)
-    return _traced(on, first, end, given, before)
+    given = before = None
+    if plan.differentiated:
+        gradient = on.given(plan.hidden)
+        given = on.number(gradient)
+        with on.backward():
+            before = on.leave(block.backward(on, plan, saved, gradient, TRACED))
+    code = compiled(on.part, _KEPT[checkpointing])
+    return Traced(code, tuple(on.operators), on.scratch, first, end, given, before)
 
 
 @lru_cache(maxsize=64)
 def traced_readout(plan: Plan) -> Traced:
     """The readout of a plan: to its loss, or where no backward pass follows to the logits."""
     on = Trace()
-    x = on.given(plan.hidden)
-    if not plan.differentiated:
+    x, before = on.given(plan.hidden), None
+    first = on.number(x)
+    if plan.differentiated:
+        saved, loss = readout.cross_entropy(on, plan, x)
+        end = on.leave(loss)
+        with on.backward():
+            into_logits = readout.into_logits(on, plan, saved)
+            before = on.leave(readout.backward(on, plan, saved, into_logits))
+    else:
         *_, logits = readout.logits(on, plan, x)
-        return _traced(on, on.number(x), on.leave(logits))
-    saved, loss = readout.cross_entropy(on, plan, x)
-    end = on.leave(loss)
-    with on.backward():
-        before = readout.backward(on, plan, saved, readout.into_logits(on, plan, saved))
-    return _traced(on, on.number(x), end, before=before)
-
-
-def _traced(
-    on: Trace, x: int, behind: int, given: int | None = None, before: Value | None = None
-) -> Traced:
-    end = None if before is None else on.leave(before)
-    return Traced(compiled(on.part), tuple(on.operators), on.scratch, x, behind, given, end)
+        end = on.leave(logits)
+    return Traced(
+        compiled(on.part), tuple(on.operators), on.scratch, first, end, given=None, before=before
+    )

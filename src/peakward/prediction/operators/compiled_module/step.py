@@ -84,9 +84,10 @@ def compiled_step(capture: ModuleCapture) -> CompiledStep:
 
 
 @lru_cache(maxsize=64)
-def compiled(part: Part) -> Code:
-    """The part's kernels. One serves all parts that are alike, and all devices."""
-    cut = split(part)
+def compiled(part: Part, kept: frozenset[str] | None = None) -> Code:
+    """The part's kernels. One serves all parts that are alike, and all devices. Of a part that is recomputed,
+    `kept` names the operators whose results are not."""
+    cut = split(part, kept)
     values = list(cut.values)
     leaves = {i for i, value in enumerate(values) if value.leaves}
     forward = kernels(cut.forward, values, leaves | set(cut.saved))

@@ -21,7 +21,7 @@ def case(shape=None, configuration=None, workload=None):
 
 REFUSED = {
     "compile_scope": case(configuration={"compile_scope": "model"}),
-    "checkpointing of compiled blocks": case(configuration={"checkpointing": "every-block"}),
+    "checkpointing of compiled blocks": case(configuration={"checkpointing": "sqrt"}),
     "precision of compiled blocks": case(configuration={"precision": "fp8"}),
     "kernel of compiled attention": case(configuration={"attention": "sdpa-math"}),
     "remainder of head_dim by 8": case({"norm": "layernorm", "n_heads": 2, "head_dim": 12}),
@@ -51,6 +51,8 @@ def test_what_is_not_covered_is_refused_by_name(setting):
         case({"gated": False}),
         case({"qkv_bias": True}),
         case({"n_kv_heads": 2}),
+        case(configuration={"checkpointing": "every-block"}),
+        case(configuration={"checkpointing": "selective"}),
     ],
 )
 def test_the_rest_is_covered(made):

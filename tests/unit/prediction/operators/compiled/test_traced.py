@@ -32,7 +32,9 @@ def recorded():
 def name(case):
     shape, precision = case.model, case.configuration.precision
     parts = (shape.name, shape.activation, shape.positions, precision, case.workload.pass_)
-    return " ".join((*parts, case.configuration.attention, str(case.workload.seq_len)))
+    configuration = case.configuration
+    parts += (configuration.attention, configuration.checkpointing, str(case.workload.seq_len))
+    return " ".join(parts)
 
 
 ROWS = [pytest.param(*row, id=name(row[0])) for row in recorded()]
