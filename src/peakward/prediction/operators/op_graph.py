@@ -147,7 +147,8 @@ def _parts(planned: Plan, configuration: Configuration) -> _Parts:
     if configuration.compile == "none":
         return _EAGER
     parts = _COMPILED
-    checkpointing, naive = configuration.checkpointing, planned.attention == "naive"
+    checkpointing = configuration.checkpointing if planned.differentiated else "none"
+    naive = planned.attention == "naive"
     if not is_profiled(planned.shape, planned.seq, checkpointing, naive=naive):
         forward, backward = _by_rules(partial(traced_block, checkpointing=checkpointing))
         parts = parts._replace(block=forward, block_backward=backward)
@@ -155,6 +156,14 @@ def _parts(planned: Plan, configuration: Configuration) -> _Parts:
         forward, backward = _by_rules(traced_readout)
         parts = parts._replace(readout=forward, readout_backward=backward)
     return parts
+
+
+def fuses_by_rules(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER) -> bool:
+    """Whether a part's kernels follow from rules of what a compiler fuses, and were seen in no profile."""
+    if case.configuration.compile == "none":
+        return False
+    parts = _parts(plan(case, compute_capability), case.configuration)
+    return parts.block is not _COMPILED.block or parts.readout is not _COMPILED.readout
 
 
 def _batch_into_graph(tape: Tape, planned: Plan) -> None:

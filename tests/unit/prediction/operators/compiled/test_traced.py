@@ -12,10 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from peakward.hardware.devices import device
 from peakward.models.presets import model
 from peakward.prediction.memory.peak import unlimited
 from peakward.prediction.operators.op_graph import op_graph
+from peakward.prediction.time.device_model import device_model
 from peakward.prediction.time.dispatch import compiled_calls
+from peakward.prediction.time.step import step_time
 from peakward.records.case import Configuration, ModelCase, Workload
 
 RECORDED = Path(__file__).parent / "data" / "inductor-2.13-traced.jsonl.gz"
@@ -134,3 +137,22 @@ def test_a_further_parameter_costs_the_host_something():
         return compiled_calls(changed, op_graph(case), "forward")
 
     assert calls(bias=False) < calls()
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_derived"),
+    [
+        ({}, True),
+        ({"norm": "rmsnorm", "positions": "rope", "activation": "silu", "gated": True}, True),
+        ({"norm": "rmsnorm", "positions": "rope", "activation": "silu", "gated": True,
+          "bias": False, "qkv_bias": False}, False),
+    ],
+)  # fmt: skip
+def test_what_follows_from_rules_is_told_with_a_wider_interval(changes, is_derived):
+    case = gpt2(50_304)
+    changed = msgspec.structs.replace(case, model=msgspec.structs.replace(case.model, **changes))
+    on = device_model(None, device("h100-sxm-80"))
+    told = step_time(changed, on)
+    assert bool(told.never_measured) == is_derived
+    padded = msgspec.structs.replace(changed.model, vocab_size=50_257)
+    assert step_time(msgspec.structs.replace(changed, model=padded), on).never_measured
