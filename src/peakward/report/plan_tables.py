@@ -345,7 +345,7 @@ def guessed_kernels(times: Iterable[StepTime | Change | None]) -> str | None:
     )
     of_whom = [f"Peakward's {', '.join(names)}"] if names else []
     if fused:
-        of_whom.append("the kernels that Inductor makes of a module")
+        of_whom.append("the kernels that Inductor makes of such code")
     if not of_whom:
         return None
     return (

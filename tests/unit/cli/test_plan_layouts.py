@@ -67,7 +67,7 @@ def test_sequences_are_split_where_that_is_asked_for(capsysbinary):
 
 
 def test_blocks_that_cannot_be_predicted_compiled_are_planned_without_and_said(capsysbinary):
-    words = ("plan", "--model", "qwen2.5-0.5b", "--gpus", "8", "--device", "h100-sxm", "--json")
+    words = ("plan", "--model", "mixtral-8x7b", "--gpus", "64", "--device", "h100-sxm", "--json")
     assert main(list(words)) == 0
     found = codec.from_json(capsysbinary.readouterr().out, LayoutPlan)
     assert found.case.configuration.compile == "none"

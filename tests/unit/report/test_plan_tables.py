@@ -38,6 +38,6 @@ def test_kernels_that_nobody_timed_are_named_and_what_a_compiler_fuses_as_one():
     assert own.startswith("No stored result has timed Peakward's rope. ")
     fused = note("inductor.pointwise", "inductor.inner_reduction")
     assert fused.startswith(
-        "No stored result has timed the kernels that Inductor makes of a module. "
+        "No stored result has timed the kernels that Inductor makes of such code. "
     )
     assert "Peakward's rope and the kernels" in note("peakward.rope", "inductor.pointwise")

@@ -4,8 +4,9 @@ as the capture has them."""
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+from peakward.prediction.memory.compiled_code import carried_out
 from peakward.prediction.memory.timeline import WORKSPACE_BYTES, Lifetimes, Tensor, Timeline
-from peakward.prediction.operators.compiled.graph import Buffer, Graph
+from peakward.prediction.operators.compiled.graph import Buffer
 from peakward.prediction.operators.compiled_module.fusion import Kernel
 from peakward.prediction.operators.compiled_module.parts import Placed
 from peakward.prediction.operators.compiled_module.step import Code, CompiledStep, compiled_step
@@ -135,48 +136,13 @@ class _Memory:
     ) -> dict[int, Buffer]:
         """Runs a graph; gives the buffers of what it gives back. Over any other that it made, or was left, a
         kernel may write."""
-        graph, wanted = Graph(), set(kept)
-        wanted.update(i for i, value in enumerate(code.values) if value.leaves)
-        mine = set(donated) - wanted
-        for kernel in kernels:
-            self._write_down(graph, kernel, buffers, mine)
-            mine.update(set(kernel.writes) - wanted)
-        results = {
-            value: buffers[value]
-            for kernel in kernels
-            for value in kernel.writes
-            if value in buffers and value in wanted
-        }
+        wanted = set(kept) | {i for i, value in enumerate(code.values) if value.leaves}
         # A train step holds more, later, than the first launches of its kernels did.
         tuning = self._capture.pass_ != "train_step" and kernels not in self._tuned
         self._tuned.add(kernels)
-        graph.run(self._line, *results.values(), tuning=tuning)
-        return results
-
-    def _write_down(
-        self, graph: Graph, kernel: Kernel, buffers: dict[int, Buffer], mine: set[int]
-    ) -> None:
-        reads = [buffers[each.value] for each in kernel.reads if each.value in buffers]
-        made = [(v, o) for v, o in zip(kernel.writes, kernel.made, strict=True) if o.n_bytes]
-        operands = tuple(operand for _, operand in made)
-        if kernel.kind is not None:
-            over = next(
-                (
-                    each.value
-                    for each in kernel.reads
-                    if made and each.value in mine and each.operand.dtype == operands[0].dtype
-                    if each.n_bytes == operands[0].n_bytes
-                ),
-                None,
-            )
-            found = graph.fused(
-                *reads, writes=operands, over=None if over is None else buffers[over]
-            )
-        elif len(made) == 1 and kernel.is_product:
-            found = (graph.product(*reads, writes=operands[0]),)
-        else:
-            found = graph.operator(*reads, writes=operands)
-        buffers.update({value: each for (value, _), each in zip(made, found, strict=True)})
+        return carried_out(
+            self._line, kernels, buffers, wanted, donated=set(donated), tuning=tuning
+        )
 
     def _leave(self, placed: Placed, code: Code, results: dict[int, Buffer]) -> None:
         """Lets the results of a part stay as long as whoever has them."""

@@ -18,6 +18,7 @@ from peakward.prediction.memory import passes
 from peakward.prediction.memory.passes import Passes, SavedRun
 from peakward.prediction.memory.timeline import Mark, Timeline, workspace
 from peakward.prediction.operators import block, readout
+from peakward.prediction.operators.compiled.block import RECOMPUTED
 from peakward.prediction.operators.linear import Linear, layers
 from peakward.prediction.operators.plan import OWN_KERNELS, Plan, plan
 from peakward.prediction.operators.tape import FLOAT, of_type
@@ -64,8 +65,8 @@ def _check(case: ModelCase) -> None:
     if case.model.n_experts > 1:
         _expect("compile of a mixture of experts", configuration.compile, "none")
     if configuration.compile != "none":
-        # What a compiler saves of a block that is recomputed was not measured.
-        _expect("checkpointing of compiled blocks", configuration.checkpointing, "none")
+        # The blocks of a run are compiled one by one, and run again by Python.
+        _expect("checkpointing of compiled blocks", configuration.checkpointing, *RECOMPUTED)
 
 
 def _step_of_operators(case: ModelCase) -> ModelCase:
@@ -171,7 +172,9 @@ def _micro_batch(line: Timeline, plan: Plan, case: ModelCase, *, first: bool) ->
         # Before a capture rehearsals tune, when there is no state of the optimiser yet.
         tuning = first and not configuration.cuda_graphs
         if trains:
-            compiled_step.forward_backward(line, plan, first=first, tuning=tuning)
+            compiled_step.forward_backward(
+                line, plan, configuration.checkpointing, first=first, tuning=tuning
+            )
         else:
             compiled_step.forward(line, plan, tuning=tuning)
     elif trains:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from peakward.prediction.memory import attention as in_memory
 from peakward.prediction.memory.attention import SavedFused, SavedScores
@@ -22,7 +22,7 @@ from peakward.prediction.operators.tape import Tape, tensor
 from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
 
-_FORWARD: dict[Kernel, Callable[[Tape, Plan], Strides]] = {
+FORWARD: dict[Kernel, Callable[[Tape, Plan], Strides]] = {
     "naive": attention_kernels.naive_forward,
     "flash-for-cpu": attention_kernels.cpu_forward,
     "cudnn": attention_kernels.cudnn_forward,
@@ -34,7 +34,7 @@ _FORWARD: dict[Kernel, Callable[[Tape, Plan], Strides]] = {
     "own-decode": attention_kernels.own_to_cache,
 }
 """Each gives the strides of its result, (batch, heads, seq, head_dim)."""
-_BACKWARD: dict[Kernel, Callable[[Tape, Plan], None]] = {
+BACKWARD: dict[Kernel, Callable[[Tape, Plan], None]] = {
     "naive": attention_kernels.naive_backward,
     "flash-for-cpu": attention_kernels.cpu_backward,
     "cudnn": attention_kernels.cudnn_backward,
@@ -55,7 +55,8 @@ class SavedAttention(NamedTuple):
 class Mixed(NamedTuple):
     """Attention's result, the tensors that it keeps, and the locals that its caller holds on to."""
 
-    saved: SavedAttention
+    saved: Any
+    """For the backward pass."""
     result: Value
     held: tuple[Value, ...]
 
@@ -75,16 +76,16 @@ def forward(on: Writer, plan: Plan, packed: Value) -> Mixed:
     if plan.from_cache:
         # What was written to it is let go of; of queries made anew the projection too.
         k = packed = q if plan.turned_apart else packed
-    strides = _strides(plan) if on.tape is None else _FORWARD[plan.attention](on.tape, plan)
+    strides = _strides(plan) if on.tape is None else FORWARD[plan.attention](on.tape, plan)
     saved, mixed = _in_memory(on, plan, q, k, packed)
     held = (packed, q, k, mixed)
-    return Mixed(saved, _side_by_side(on, mixed, strides, held), held)
+    return Mixed(saved, side_by_side(on, mixed, strides, held), held)
 
 
 def backward(on: Writer, plan: Plan, saved: SavedAttention, gradient: Value) -> Value:
     """Gradient of (batch, seq, heads · head_dim) → of what the first projection gave."""
     if on.tape is not None:
-        _BACKWARD[plan.attention](on.tape, plan)
+        BACKWARD[plan.attention](on.tape, plan)
     q, k, v = _in_memory_backward(on, plan, saved, gradient)
     if plan.turned_apart:
         k, q = (
@@ -92,7 +93,7 @@ def backward(on: Writer, plan: Plan, saved: SavedAttention, gradient: Value) -> 
             positions.rotation_backward(on, q, plan.stored),
         )
     joined = on.joined(q, k, v, along=1)
-    together = _side_by_side(on, joined, dense(joined.operand.shape), ())
+    together = side_by_side(on, joined, dense(joined.operand.shape), ())
     if plan.rotation is not None:
         turned: Value = plan.rotation.backward(on, plan, together.viewed(joined.operand))
         return turned.viewed(together.operand)
@@ -102,7 +103,7 @@ def backward(on: Writer, plan: Plan, saved: SavedAttention, gradient: Value) -> 
 @lru_cache(maxsize=64)
 def _strides(plan: Plan) -> Strides:
     """Strides of the result, where only memory is asked for: a timeline has many blocks of one plan."""
-    return _FORWARD[plan.attention](Tape(), plan)
+    return FORWARD[plan.attention](Tape(), plan)
 
 
 def _in_memory(
@@ -139,7 +140,7 @@ def _write_to_cache(on: Writer, new: Operand) -> None:
             on.tape.call("copy_", (new, new), (new,), bytes_read=new.n_bytes)
 
 
-def _side_by_side(on: Writer, x: Value, strides: Strides, held: tuple[Value, ...]) -> Value:
+def side_by_side(on: Writer, x: Value, strides: Strides, held: tuple[Value, ...]) -> Value:
     """x (batch, heads, seq, head_dim) → (batch, seq, heads · head_dim), copied where its layout
     demands it."""
     batch, heads, seq, size = x.operand.shape

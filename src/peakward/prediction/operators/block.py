@@ -1,10 +1,11 @@
 """One block: attention and feed-forward, each behind a norm and added to the residual stream."""
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from peakward.prediction.operators import attention, experts, feed_forward, norms
-from peakward.prediction.operators.attention import SavedAttention
+from peakward.prediction.operators.attention import Mixed
 from peakward.prediction.operators.experts import SavedExperts
 from peakward.prediction.operators.feed_forward import SavedFeedForward
 from peakward.prediction.operators.linear import BLOCK, SavedLinear, layers, products
@@ -15,12 +16,23 @@ from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.case import Checkpointing
 
 
+class Attention(NamedTuple):
+    """The functions between a block's first two products."""
+
+    forward: Callable[[Any, Plan, Value], Mixed]
+    backward: Callable[[Any, Plan, Any, Value], Value]
+
+
+_EAGER = Attention(attention.forward, attention.backward)
+
+
 class SavedHalf(NamedTuple):
     """The tensors that autograd keeps of each part before the feed-forward network."""
 
     attention_norm: SavedNorm
     qkv: SavedLinear
-    attention: SavedAttention
+    attention: Any
+    """For its backward function."""
     out: SavedLinear
     ff_norm: SavedNorm
 
@@ -32,9 +44,11 @@ class SavedBlock(NamedTuple):
     ff: SavedFeedForward | SavedExperts
 
 
-def forward(on: Writer, plan: Plan, x: Value) -> tuple[SavedBlock, Value]:
+def forward(
+    on: Writer, plan: Plan, x: Value, attends: Attention = _EAGER
+) -> tuple[SavedBlock, Value]:
     """The residual stream → the same behind the block. x is there to the end: its caller has it."""
-    until, normed = _until_feed_forward(on, plan, x)
+    until, normed = _until_feed_forward(on, plan, x, attends)
     run = feed_forward.forward if plan.shape.n_experts == 1 else experts.forward
     ff, y = run(on, plan, normed.y)
     with on.module(BLOCK):
@@ -49,14 +63,16 @@ def forward_until_saved(on: Writer, plan: Plan, x: Value) -> SavedBlock:
     """As far as torch recomputes the last block of a run: until the last tensor that the backward
     pass needs is there, which is before the product of the last layer unless it is of fp8, and
     before a mixture weighs its experts' results."""
-    until, normed = _until_feed_forward(on, plan, x)
+    until, normed = _until_feed_forward(on, plan, x, _EAGER)
     run = feed_forward.until_saved if plan.shape.n_experts == 1 else experts.until_saved
     ff = run(on, plan, normed.y)
     on.use(normed.total, x)
     return SavedBlock(until, ff)
 
 
-def backward(on: Writer, plan: Plan, saved: SavedBlock, gradient: Value) -> Value:
+def backward(
+    on: Writer, plan: Plan, saved: SavedBlock, gradient: Value, attends: Attention = _EAGER
+) -> Value:
     """Gradient of the residual stream behind the block → before it, added to in place
     (`InputBuffer::accumulate`); also of all parameters."""
     parts, linear = saved.until, products(plan)
@@ -69,21 +85,23 @@ def backward(on: Writer, plan: Plan, saved: SavedBlock, gradient: Value) -> Valu
     narrow = _narrow(on, gradient, plan.compute)
     mixed = linear.backward(on, parts.out, narrow, plan.compute)
     with on.module(f"{BLOCK}.attention"):
-        packed = attention.backward(on, plan, parts.attention, mixed)
+        packed = attends.backward(on, plan, parts.attention, mixed)
     x = linear.backward(on, parts.qkv, packed, plan.stored)
     with on.module(f"{BLOCK}.attention_norm"):
         _norm_backward(on, plan, parts.attention_norm, x, gradient)
     return gradient
 
 
-def _until_feed_forward(on: Writer, plan: Plan, x: Value) -> tuple[SavedHalf, Normed]:
+def _until_feed_forward(
+    on: Writer, plan: Plan, x: Value, attends: Attention
+) -> tuple[SavedHalf, Normed]:
     """The saved tensors, and the normalised residual stream between the two halves."""
     layer, linear = layers(plan), products(plan)
     with on.module(f"{BLOCK}.attention_norm"):
         first = norms.forward(on, plan, x)
     qkv, packed = linear.forward(on, layer.qkv, first.y)
     with on.module(f"{BLOCK}.attention"):
-        mixed = attention.forward(on, plan, packed)
+        mixed = attends.forward(on, plan, packed)
     out, y = linear.forward(on, layer.out, mixed.result)
     on.use(first.y, *mixed.held)
     between = [x, y]
@@ -110,7 +128,7 @@ def _feed_forward_backward(
 def _norm_backward(on: Writer, plan: Plan, saved: SavedNorm, x: Value, gradient: Value) -> None:
     """And the sum with the gradient that went past, in place and in its node's name."""
     made = norms.backward(on, plan, saved, x)
-    on.timed("add", made, made, output=plan.hidden)
+    on.timed("add", gradient, made, output=plan.hidden)
     on.use(made, gradient)
 
 

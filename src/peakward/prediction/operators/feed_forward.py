@@ -28,9 +28,10 @@ def activation_forward(on: Writer, plan: Plan, widened: Value) -> tuple[SavedAct
     if plan.gating is not None:
         kept, gated = plan.gating.forward(on, plan, widened)
         return kept, gated
-    half = _half(plan, widened)
-    activated = on.pointwise(_NAMES[plan.shape.activation][0], half)
-    product = on.pointwise("mul", activated, half) if plan.shape.gated else activated
+    activated = on.pointwise(_NAMES[plan.shape.activation][0], _half(on, plan, widened, 0))
+    product = activated
+    if plan.shape.gated:
+        product = on.pointwise("mul", activated, _half(on, plan, widened, 1))
     return (widened, activated), product
 
 
@@ -41,20 +42,21 @@ def activation_backward(on: Writer, plan: Plan, saved: SavedActivation, product:
         gradient: Value = plan.gating.backward(on, plan, saved, product)
         return gradient
     both, activation = saved
-    widened = _half(plan, both)
+    widened = _half(on, plan, both, 0)
     name = _NAMES[plan.shape.activation][1]
     if not plan.shape.gated:
         kept = activation if plan.shape.activation == "relu" else widened
         return on.pointwise(name, product, kept)
-    activated = on.pointwise("mul", product, widened)
+    activated = on.pointwise("mul", product, _half(on, plan, both, 1))
     other = on.pointwise("mul", product, activation)
     gate = on.pointwise(name, activated, widened)
     return on.joined(gate, other, along=len(both.operand.shape) - 1)
 
 
-def _half(plan: Plan, both: Value) -> Value:
+def _half(on: Writer, plan: Plan, both: Value, which: int) -> Value:
     """(…, d_ff) of what may be gate and up side by side."""
-    return both.viewed(tensor(both.operand.dtype, *both.operand.shape[:-1], plan.shape.d_ff))
+    half = tensor(both.operand.dtype, *both.operand.shape[:-1], plan.shape.d_ff)
+    return on.piece(both, half, which * plan.shape.d_ff)
 
 
 # The network.

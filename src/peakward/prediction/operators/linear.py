@@ -69,11 +69,11 @@ def forward(
 
 def casts(on: Writer, layer: Linear, x: Value) -> SavedLinear:
     """Casts before the product: weight, bias and x in the compute type."""
-    parameters = (layer.weight, layer.bias_vector) if layer.bias else (layer.weight,)
     with on.module(layer.module):
-        cast = tuple(
-            [on.cast(Value(each), layer.compute, category="weight_casts") for each in parameters]
-        )
+        parameters = [on.parameter(layer.weight)]
+        if layer.bias:
+            parameters.append(on.parameter(layer.bias_vector, "bias"))
+        cast = tuple([on.cast(each, layer.compute, category="weight_casts") for each in parameters])
         return SavedLinear(layer, on.cast(x, layer.compute), cast)
 
 

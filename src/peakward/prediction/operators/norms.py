@@ -38,7 +38,7 @@ def forward(on: Writer, plan: Plan, x: Value, *added: Value) -> Normed:
         if on.tape is not None:
             _rms_norm_in_parts(on.tape, plan)
         return Normed(SavedNorm(x, ()), Value(plan.hidden), x)
-    inputs = (x, *_parameters(plan))
+    inputs = (x, *_parameters(on, plan))
     y, *statistics = on.call(_name(plan), inputs, (plan.hidden, *_statistics(plan)))
     return Normed(SavedNorm(x, tuple(statistics)), y, x)
 
@@ -53,7 +53,7 @@ def backward(on: Writer, plan: Plan, saved: SavedNorm, gradient: Value, *past: V
     if plan.norm is not None:
         before: Value = plan.norm.backward(on, plan, kept, gradient, *past)
         return before
-    parameters = _parameters(plan)
+    parameters = _parameters(on, plan)
     return on.call(
         f"{_name(plan)}_backward",
         (gradient, *kept, *parameters),
@@ -66,8 +66,9 @@ def _name(plan: Plan) -> str:
     return "native_layer_norm" if plan.shape.norm == "layernorm" else "_fused_rms_norm"
 
 
-def _parameters(plan: Plan) -> tuple[Value, ...]:
-    return (Value(_weight(plan)),) * (2 if plan.shape.norm == "layernorm" else 1)
+def _parameters(on: Writer, plan: Plan) -> tuple[Value, ...]:
+    names = ("weight", "bias") if plan.shape.norm == "layernorm" else ("weight",)
+    return tuple([on.parameter(_weight(plan), each) for each in names])
 
 
 def _statistics(plan: Plan) -> tuple[Operand, ...]:

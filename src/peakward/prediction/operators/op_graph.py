@@ -4,8 +4,8 @@ The same as `lab.levers.capture` sees of the step itself, operator by operator, 
 as torch dispatches it on a CPU or on CUDA. The functions of this room follow the decoder's, line by
 line; where the two devices differ, `Plan.device` or `Plan.attention` says which. Of blocks and a
 readout that are compiled (`compiled/`), the kernels that Inductor makes stand in place of what they
-fuse; the rest of the step is eager. A captured step has the same operators, replayed, and copies of
-its batch.
+fuse, as profiles have them or by rules (`compiled/traced.py`); the rest of the step is eager. A
+captured step has the same operators, replayed, and copies of its batch.
 
 CUDA's operators are those of torch 2.11; which fused attention it chooses depends on the GPU also
 (`attention_backend`). Of a step of fp16 they are those in which no infinity was found, of a mixture of
@@ -13,7 +13,7 @@ experts those of balanced routing (`experts`).
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 from peakward.hardware.attention_backend import HOPPER, ComputeCapability
@@ -21,8 +21,10 @@ from peakward.prediction.operators import block, positions, readout
 from peakward.prediction.operators.block import SavedBlock
 from peakward.prediction.operators.compiled import block as compiled_block
 from peakward.prediction.operators.compiled import readout as compiled_readout
-from peakward.prediction.operators.compiled.block import expect_covered
+from peakward.prediction.operators.compiled.block import expect_covered, is_profiled
 from peakward.prediction.operators.compiled.kernels import Kernels
+from peakward.prediction.operators.compiled.readout import pads_head
+from peakward.prediction.operators.compiled.traced import Traced, traced_block, traced_readout
 from peakward.prediction.operators.plan import Plan, plan
 from peakward.prediction.operators.readout import SavedLoss
 from peakward.prediction.operators.tape import FLOAT, INT, Tape, tensor
@@ -36,7 +38,7 @@ from peakward.prediction.operators.weights import (
     weights,
 )
 from peakward.prediction.operators.writer import Value, Writer
-from peakward.records.case import Checkpointing, Configuration, ModelCase, Workload
+from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.op_graph import OpGraph
 
 
@@ -97,6 +99,13 @@ _COMPILED = _Parts(
 )
 
 
+def _by_rules(of: Callable[[Plan], Traced]) -> tuple[Callable[..., None], Callable[..., None]]:
+    return (
+        lambda tape, plan: of(plan).write(tape, backward=False),
+        lambda tape, plan, _saved: of(plan).write(tape, backward=True),
+    )
+
+
 def op_graph(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER) -> OpGraph:
     """The operators of one step, in which the optimiser's state is already there.
 
@@ -117,15 +126,14 @@ def op_graph(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER)
 @lru_cache(maxsize=256)
 def _op_graph(planned: Plan, workload: Workload, configuration: Configuration) -> OpGraph:
     """One for all GPUs whose plan is the same."""
-    parts = _EAGER if configuration.compile == "none" else _COMPILED
-    tape = Tape()
+    parts, tape = _parts(planned, configuration), Tape()
     with tape.times(workload.accumulate):
         if configuration.cuda_graphs:
             _batch_into_graph(tape, planned)
         saved = _forward(tape, planned, parts)
         if workload.trains:
             with tape.phase("backward"):
-                _backward(tape, planned, parts, saved, configuration.checkpointing)
+                _backward(tape, planned, parts, saved, configuration)
     if workload.trains:
         with tape.phase("backward"), tape.times(workload.accumulate - 1):
             _accumulate(tape, planned)
@@ -133,6 +141,29 @@ def _op_graph(planned: Plan, workload: Workload, configuration: Configuration) -
         with tape.phase("optimizer"):
             _update(tape, planned, _implementation(configuration))
     return tape.graph()
+
+
+def _parts(planned: Plan, configuration: Configuration) -> _Parts:
+    if configuration.compile == "none":
+        return _EAGER
+    parts = _COMPILED
+    checkpointing = configuration.checkpointing if planned.differentiated else "none"
+    naive = planned.attention == "naive"
+    if not is_profiled(planned.shape, planned.seq, checkpointing, naive=naive):
+        forward, backward = _by_rules(partial(traced_block, checkpointing=checkpointing))
+        parts = parts._replace(block=forward, block_backward=backward)
+    if pads_head(planned):
+        forward, backward = _by_rules(traced_readout)
+        parts = parts._replace(readout=forward, readout_backward=backward)
+    return parts
+
+
+def fuses_by_rules(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER) -> bool:
+    """Whether a part's kernels follow from rules of what a compiler fuses, and were seen in no profile."""
+    if case.configuration.compile == "none":
+        return False
+    parts = _parts(plan(case, compute_capability), case.configuration)
+    return parts.block is not _COMPILED.block or parts.readout is not _COMPILED.readout
 
 
 def _batch_into_graph(tape: Tape, planned: Plan) -> None:
@@ -152,13 +183,14 @@ def _forward(tape: Tape, planned: Plan, parts: _Parts) -> tuple[Any, Any]:
 
 
 def _backward(
-    tape: Tape, planned: Plan, parts: _Parts, saved: tuple[Any, Any], checkpointing: Checkpointing
+    tape: Tape, planned: Plan, parts: _Parts, saved: tuple[Any, Any], configuration: Configuration
 ) -> None:
     of_block, of_readout = saved
     if planned.loss_scaled:
         scale_loss(tape)
     parts.readout_backward(tape, planned, of_readout)
-    block.recomputed(tape, planned, checkpointing)
+    if configuration.compile == "none":  # Else it is in the blocks' code.
+        block.recomputed(tape, planned, configuration.checkpointing)
     with tape.times(planned.shape.n_layers):
         parts.block_backward(tape, planned, of_block)
     positions.backward(tape, planned)

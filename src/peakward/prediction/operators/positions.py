@@ -101,38 +101,39 @@ def distances(tape: Tape, seq: int, keys: int) -> Operand:
 def rotation_forward(on: Writer, x: Value, angle_dtype: str) -> Value:
     """x (batch, heads, seq, head_dim) → the same, turned by angles whose cosines and sines are
     (seq, head_dim / 2). Nothing of it is kept."""
-    half, angle = x.viewed(_half(x.operand)), Value(_angle(x.operand, angle_dtype))
+    low, high = _halves(on, x)
+    cos, sin = _cos_and_sin(on, x.operand, angle_dtype)
     parts = []
-    for combine in ("sub", "add"):
-        first, second = on.pointwise("mul", half, angle), on.pointwise("mul", half, angle)
+    for combine, (a, b) in (("sub", (cos, sin)), ("add", (sin, cos))):
+        first, second = on.pointwise("mul", low, a), on.pointwise("mul", high, b)
         parts.append(on.pointwise(combine, first, second))
     return on.cast(on.joined(*parts, along=3), x.operand.dtype)
 
 
 def rotation_backward(on: Writer, gradient: Value, angle_dtype: str) -> Value:
     """Gradient of the turned → of x, both in x's type."""
-    narrow, angle = gradient.operand.dtype, Value(_angle(gradient.operand, angle_dtype))
-    wide = on.cast(gradient, angle_dtype)
-    wide = wide.viewed(_half(wide.operand))
+    narrow, (cos, sin) = gradient.operand.dtype, _cos_and_sin(on, gradient.operand, angle_dtype)
+    first, second = _halves(on, on.cast(gradient, angle_dtype))
 
-    def product(x: Value) -> Value:
+    def product(x: Value, angle: Value) -> Value:
         return on.cast(on.pointwise("mul", x, angle), narrow)
 
-    low, high = product(wide), product(wide)
-    minus = on.pointwise("neg", wide)  # What was subtracted.
-    for each in (minus, wide):
-        made = product(each)
-        on.timed("add", made, made, output=made.operand)
+    low, high = product(second, sin), product(second, cos)
+    minus = on.pointwise("neg", first)  # What was subtracted.
+    for sum_, each, angle in ((high, minus, sin), (low, first, cos)):
+        on.timed("add", sum_, product(each, angle), output=sum_.operand)
     return on.joined(low, high, along=3)
 
 
-def _half(x: Operand) -> Operand:
-    *outer, size = x.shape
-    return tensor(x.dtype, *outer, size // 2)
+def _halves(on: Writer, x: Value) -> tuple[Value, Value]:
+    *outer, size = x.operand.shape
+    half = tensor(x.operand.dtype, *outer, size // 2)
+    return on.piece(x, half, 0), on.piece(x, half, size // 2)
 
 
-def _angle(x: Operand, dtype: str) -> Operand:
-    return tensor(dtype, x.shape[2], x.shape[3] // 2)
+def _cos_and_sin(on: Writer, x: Operand, dtype: str) -> tuple[Value, Value]:
+    angle = tensor(dtype, x.shape[2], x.shape[3] // 2)
+    return on.parameter(angle, "cos"), on.parameter(angle, "sin")
 
 
 # Which keys a query may attend to, made anew in every block.

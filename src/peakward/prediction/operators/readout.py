@@ -35,28 +35,26 @@ def logits(on: Writer, plan: Plan, x: Value) -> tuple[SavedNorm, SavedLinear, Va
 def loss(on: Writer, plan: Plan, x: Value) -> SavedLoss:
     """The residual stream → the mean cross-entropy, divided by the number of micro-batches; with the fp32
     logits there until the loss is made."""
-    saved = _loss(on, plan, x)
+    saved = _with_head(on, plan, x) if plan.loss_has_head else cross_entropy(on, plan, x)[0]
     on.timed("div", Value(_SCALAR), output=_SCALAR)
     return saved
 
 
-def _loss(on: Writer, plan: Plan, x: Value) -> SavedLoss:
-    if plan.loss_has_head:
-        return _with_head(on, plan, x)
+def cross_entropy(on: Writer, plan: Plan, x: Value) -> tuple[SavedLoss, Value]:
+    """The residual stream → the mean cross-entropy by way of the logits."""
     norm, head_, made = logits(on, plan, x)
-    targets = tensor(INT, plan.tokens)
     with on.module("readout"):
         if plan.loss_over_logits is not None:
             rows = made.viewed(tensor(plan.compute, plan.tokens, plan.shape.vocab_size))
-            return SavedLoss(norm, head_, plan.loss_over_logits.forward(on, plan, rows))
+            return SavedLoss(norm, head_, plan.loss_over_logits.forward(on, plan, rows)), rows
         wide = on.cast(made, FLOAT, category="logits")
         rows = wide.viewed(tensor(FLOAT, plan.tokens, plan.shape.vocab_size))
         (likely,) = on.call("_log_softmax", (rows,), (rows.operand,), category="logits")
-        if on.tape is not None:
-            read = targets.n_bytes + plan.tokens * 4  # Of each row, its target's element.
-            given = (rows.operand, targets)
-            on.tape.call("nll_loss_forward", given, (_SCALAR, _SCALAR), bytes_read=read)
-    return SavedLoss(norm, head_, (likely,))
+        targets = _targets(on, plan)
+        read = targets.operand.n_bytes + plan.tokens * 4  # Of each row, its target's element.
+        scalars = (_SCALAR, _SCALAR)
+        found, _ = on.for_time("nll_loss_forward", (likely, targets), scalars, bytes_read=read)
+    return SavedLoss(norm, head_, (likely,)), found
 
 
 def loss_backward(on: Writer, plan: Plan, saved: SavedLoss) -> Value:
@@ -66,14 +64,20 @@ def loss_backward(on: Writer, plan: Plan, saved: SavedLoss) -> Value:
     if on.tape is not None:
         on.tape.call("ones_like", (_SCALAR,), (_SCALAR,), bytes_read=0)
         on.tape.pointwise("div", _SCALAR)
-    scalar, targets = Value(_SCALAR), Value(tensor(INT, plan.tokens))
-    with on.module("readout"):
-        if plan.loss_has_head:
+    if plan.loss_has_head:
+        with on.module("readout"):
             return _with_head_backward(on, plan, saved)
+    return into_logits(on, plan, saved)
+
+
+def into_logits(on: Writer, plan: Plan, saved: SavedLoss) -> Value:
+    """The gradient of the logits, by that of the mean cross-entropy."""
+    with on.module("readout"):
         if plan.loss_over_logits is not None:
             of_logits: Value = plan.loss_over_logits.backward(on, plan, saved.kept)
             return of_logits
         (likely,) = saved.kept
+        scalar, targets = on.parameter(_SCALAR, "gradient"), _targets(on, plan)
         read = targets.operand.n_bytes + 2 * _SCALAR.n_bytes  # Of the rows only the shape.
         (gradient,) = on.call(
             "nll_loss_backward",
@@ -116,6 +120,10 @@ def _with_head_backward(on: Writer, plan: Plan, saved: SavedLoss) -> Value:
     if on.line is not None and isinstance(saved.head, linear_loss.SavedLinearLoss):
         return Value(plan.hidden, linear_loss.backward_in_memory(on.line, plan, saved.head))
     return Value(plan.hidden)
+
+
+def _targets(on: Writer, plan: Plan) -> Value:
+    return on.parameter(tensor(INT, plan.tokens), "targets")
 
 
 def head(plan: Plan) -> Linear:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
+import msgspec
+
 from peakward.records.measurement import Phase
 from peakward.records.op_graph import Operand, Operator, OpGraph
 
@@ -110,6 +112,12 @@ class Tape:
         """One call of a kernel of Peakward's own."""
         if (full := f"peakward.{name}") not in self._left_out:
             self._write(full, inputs, outputs, flops=flops, bytes_read=None)
+
+    def again(self, operator: Operator) -> None:
+        """One call whose record is there, in the phase at hand."""
+        if self._times:
+            count = self._times * operator.count
+            self._written.append(msgspec.structs.replace(operator, phase=self._phase, count=count))
 
     def _write(
         self,

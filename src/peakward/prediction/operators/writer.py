@@ -39,10 +39,15 @@ class Writer:
     def __init__(self, tape: Tape | None = None, line: Timeline | None = None) -> None:
         self.tape, self.line = tape, line
 
-    @staticmethod
-    def parameter(operand: Operand) -> Value:
-        """A tensor that is there before and after: it lies on no timeline."""
+    def parameter(self, operand: Operand, name: str = "weight") -> Value:
+        """A tensor of the module, by its name, that is there before and after: it lies on no timeline."""
+        del name
         return Value(operand)
+
+    def piece(self, x: Value, operand: Operand, first: int) -> Value:
+        """The elements of x from `first` on that have this shape."""
+        del first
+        return x.viewed(operand)
 
     def module(self, path: str | None) -> AbstractContextManager[None]:
         """Inside, operators belong to the module of this path."""
@@ -107,9 +112,16 @@ class Writer:
             made.append(Value(each))
         return tuple(made)
 
-    def for_time(self, name: str, inputs: Iterable[Value], outputs: Sequence[Operand]) -> None:
-        """A call of which memory holds other tensors: `for_memory` has those."""
-        Writer(self.tape).call(name, inputs, outputs)
+    def for_time(
+        self,
+        name: str,
+        inputs: Iterable[Value],
+        outputs: Sequence[Operand],
+        *,
+        bytes_read: int | None = None,
+    ) -> tuple[Value, ...]:
+        """A call of which memory holds other tensors, which `for_memory` has, or none at all."""
+        return Writer(self.tape).call(name, inputs, outputs, bytes_read=bytes_read)
 
     def for_memory(self, inputs: Iterable[Value], outputs: Sequence[Operand]) -> tuple[Value, ...]:
         """The tensors in memory while a call runs, and those that it makes there."""

@@ -14,6 +14,7 @@ from peakward.prediction.operators.weights import weights
 from peakward.prediction.time.kernels import CALLS_WITHIN, OPERATORS
 from peakward.records.case import Checkpointing, ModelCase, Optimizer
 from peakward.records.measurement import Phase
+from peakward.records.model_shape import ModelShape
 from peakward.records.op_graph import ModuleCapture, Operator, OpGraph
 
 OPERATOR = 1.44
@@ -119,6 +120,14 @@ LAUNCH = 1.0
 """One kernel out of generated code, with the tensor that it writes to."""
 CALL: dict[Phase, float] = {"forward": 25.5, "backward": 84.0}
 """Units of one block, or of the readout."""
+IN_A_CALL = 6
+"""Parameters of a block of the reference decoder, whose guards and arguments are in `CALL`."""
+PARAMETER: dict[Phase, float] = {"forward": 1.0, "backward": 3.4}
+"""A further parameter of a call. On a CPU (torch 2.13, 1.4 to 1.5 µs a recorded addition), of sums of 2 to
+128 small parameters, twice: 0.53 to 0.59 forward without gradients, 1.0 to 1.1 with them, and 3.3 to 3.6 more
+backward."""
+WITHOUT_GRADIENTS = 0.55
+"""As `PARAMETER`, where nothing trains."""
 
 
 def compiled_calls(case: ModelCase, graph: OpGraph, phase: Phase) -> float:
@@ -130,18 +139,20 @@ def compiled_calls(case: ModelCase, graph: OpGraph, phase: Phase) -> float:
         totals[phase, each].n_calls if (phase, each) in totals else 0 for each in (True, False)
     )
     n_compiled = (case.model.n_layers + 1) * case.workload.accumulate
+    more = (_parameters_of_block(case.model) - IN_A_CALL) * case.model.n_layers
+    more *= case.workload.accumulate
     own = own_calls(graph, phase)
-    return LAUNCH * launched + own + CALL[phase] * n_compiled + OPERATOR * eager
+    within = LAUNCH * launched + own + CALL[phase] * n_compiled + _a_parameter(case, phase) * more
+    return within + OPERATOR * eager
 
 
-IN_A_CALL = 6
-"""Parameters of a block of the reference decoder, whose guards and arguments are in `CALL`."""
-PARAMETER: dict[Phase, float] = {"forward": 1.0, "backward": 3.4}
-"""A further parameter of a call. On a CPU (torch 2.13, 1.4 to 1.5 µs a recorded addition), of sums of 2 to
-128 small parameters, twice: 0.53 to 0.59 forward without gradients, 1.0 to 1.1 with them, and 3.3 to 3.6 more
-backward."""
-WITHOUT_GRADIENTS = 0.55
-"""As `PARAMETER`, where nothing trains."""
+def _a_parameter(case: ModelCase, phase: Phase) -> float:
+    return WITHOUT_GRADIENTS if case.workload.pass_ == "forward" else PARAMETER[phase]
+
+
+def _parameters_of_block(shape: ModelShape) -> int:
+    a_norm = 2 if shape.norm == "layernorm" else 1
+    return 4 + 2 * a_norm + shape.qkv_bias + 3 * shape.bias
 
 
 def compiled_module_calls(capture: ModuleCapture, step: CompiledStep, phase: Phase) -> float:

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from peakward.hardware.attention_backend import HOPPER, ComputeCapability
 from peakward.levers import kv_cache
 from peakward.prediction.operators.grouped_linear import group_sizes
+from peakward.prediction.operators.op_graph import fuses_by_rules
 from peakward.records.case import ModelCase
 from peakward.records.model_shape import ModelShape
 from peakward.records.op_graph import ModuleCapture, Operator
@@ -31,7 +33,7 @@ class Setting(NamedTuple):
     """Whether which operators a compiler fuses is told by rules, and was seen in no profile."""
 
 
-def of_case(case: ModelCase) -> Setting:
+def of_case(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER) -> Setting:
     """The reference decoder's, by its code."""
     configuration = case.configuration
     foreach = configuration.optimizer == "adamw-foreach"
@@ -45,6 +47,7 @@ def of_case(case: ModelCase) -> Setting:
         counts_steps_on_host=foreach and not configuration.cuda_graphs,
         window=case.model.window,
         for_hopper=configuration.attention == "flash-hopper",
+        fusion_is_derived=fuses_by_rules(case, compute_capability=compute_capability),
     )
 
 

@@ -269,7 +269,8 @@ def step_time(case: ModelCase, on: DeviceModel) -> StepTime:
         )
     graph = op_graph(case, compute_capability=on.compute_capability)
     calls = _calls(case)
-    return graph_time(case, graph, of_case(case), lambda phase: calls(case, graph, phase), on)
+    setting = of_case(case, compute_capability=on.compute_capability)
+    return graph_time(case, graph, setting, lambda phase: calls(case, graph, phase), on)
 
 
 def _calls(case: ModelCase) -> Callable[[ModelCase, OpGraph, Phase], float]:

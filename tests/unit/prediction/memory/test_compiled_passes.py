@@ -74,7 +74,7 @@ def by_time(case):
     written = Counter()
     for each in op_graph(case).operators:
         kind = "fused" if each.fused else "product"
-        if each.fused or each.name in ("aten.mm", "aten.bmm"):
+        if each.fused or each.name in ("aten.mm", "aten.addmm", "aten.bmm"):
             written[kind, each.bytes_written] += each.count
     return {key: n for key, n in written.items() if key[1] >= LARGE}
 
@@ -91,3 +91,23 @@ def test_both_write_the_same_tensors(tokens, precision, attention, part, monkeyp
     """Of 8,192 tokens one kernel takes a norm's gradient with the sums for its weight (`mixes`)."""
     asked = operators_case(tokens, 768, precision=precision, attention=attention, **part)
     assert by_memory(asked, monkeypatch) == by_time(asked)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "every-block", "selective"])
+@pytest.mark.parametrize("precision", ["bf16", "bf16-mixed"])
+def test_both_write_the_same_tensors_of_gpt2(precision, checkpointing, monkeypatch):
+    shape = msgspec.structs.replace(model("gpt2"), n_layers=1, vocab_size=50_304)
+    asked = operators_case(2048, 768, precision=precision, checkpointing=checkpointing)
+    asked = msgspec.structs.replace(asked, model=shape)
+    assert by_memory(asked, monkeypatch) == by_time(asked)
+
+
+def test_recomputed_blocks_hold_less():
+    def peak_bytes(checkpointing):
+        asked = operators_case(4096, 768, precision="bf16", checkpointing=checkpointing)
+        deep = msgspec.structs.replace(asked.model, n_layers=8)
+        lifetimes = timeline(msgspec.structs.replace(asked, model=deep)).lifetimes()
+        return replay(lifetimes).split.total_bytes
+
+    none, selective, every = map(peak_bytes, ("none", "selective", "every-block"))
+    assert every < selective < none

@@ -1,5 +1,6 @@
 """One block in compiled code, kernel by kernel as an H200 ran it (torch 2.11, recorded allocations): torch's
-products and attention, Peakward's operators, and between them what Inductor fuses.
+products and attention, Peakward's operators, and between them what Inductor fuses. Blocks of other parts are
+`traced`.
 
 A block is one graph forward and one backward. The gradients of its weights are cast to the types of
 the weights at the very end, so that until then those of all four lie there in the compute type.
@@ -17,8 +18,9 @@ from peakward.prediction.operators.linear import BLOCK, layers
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import tensor
 from peakward.prediction.operators.writer import Value
-from peakward.records.case import ModelCase, ModulePass, Precision
+from peakward.records.case import Checkpointing, ModelCase, ModulePass, Precision
 from peakward.records.errors import PeakwardError
+from peakward.records.model_shape import ModelShape
 from peakward.records.op_graph import Operand
 
 
@@ -41,7 +43,7 @@ class SavedBlock(NamedTuple):
         return (
             *(each for layer in layers_ for each in (layer.x, layer.weight)),
             *self.attention.kept,
-            *(self.attention_norm.statistics, self.ff_norm.statistics),
+            *(*self.attention_norm.statistics, *self.ff_norm.statistics),
             *self.ff_norm.made,
             self.both,
         )
@@ -119,7 +121,24 @@ def _gated(plan: Plan) -> Operand:
 
 # Which compiled cases the closed form covers, beyond what it covers of eager ones.
 #
-# Evidence of what Inductor fuses is of blocks with RMSNorm, RoPE and SwiGLU without biases.
+# Profiles of what Inductor fuses are of blocks with RMSNorm, RoPE and SwiGLU without biases.
+
+RECOMPUTED: tuple[Checkpointing, ...] = ("none", "every-block", "selective")
+"""Checkpointing within the compiled code of a block."""
+_WIDTH = 8
+"""torch pads what attention's kernels get to multiples of so many numbers a head."""
+
+
+def is_profiled(
+    shape: ModelShape, seq_len: int, checkpointing: Checkpointing, *, naive: bool
+) -> bool:
+    """Whether the kernels of the shape's blocks are those of profiles; else they follow from rules."""
+    windowed = shape.window is not None and shape.window < seq_len
+    has_bias = shape.bias or shape.qkv_bias
+    parts = (shape.norm, shape.positions, shape.activation, shape.gated)
+    of_profiles = parts == ("rmsnorm", "rope", "silu", True) and not has_bias and not windowed
+    repeats = naive and shape.n_kv_heads < shape.n_heads
+    return of_profiles and checkpointing == "none" and not repeats
 
 
 def expect_covered(case: ModelCase, plan: Plan) -> None:
@@ -132,7 +151,8 @@ def expect_covered(case: ModelCase, plan: Plan) -> None:
     precisions = (each for each in get_args(Precision) if each != "fp8")
     _expect("pass of compiled blocks", case.workload.pass_, *get_args(ModulePass))
     _expect("compile_scope", configuration.compile_scope, "block")
-    _expect("checkpointing of compiled blocks", configuration.checkpointing, "none")
+    # The blocks of a run are compiled one by one, and run again by Python.
+    _expect("checkpointing of compiled blocks", configuration.checkpointing, *RECOMPUTED)
     # Peakward's other loss writes over its logits, of which a compiler may make a copy first.
     _expect("loss of compiled blocks", configuration.loss, "torch", "chunked", "recomputed")
     _expect("weights of compiled blocks", configuration.weights, "dense")
@@ -140,16 +160,11 @@ def expect_covered(case: ModelCase, plan: Plan) -> None:
         if value in axis.work and value not in axis.own_kernels:  # Inductor would fuse it.
             _expect(f"{axis.name} of compiled blocks", value, axis.default, *axis.own_kernels)
     _expect("precision of compiled blocks", configuration.precision, *precisions)
-    _expect("kind of norm of compiled blocks", shape.norm, "rmsnorm")
-    _expect("positions of compiled blocks", shape.positions, "rope")
-    windowed = shape.window is not None and shape.window < plan.seq
-    _expect("window of compiled blocks", shape.window if windowed else None, None)
-    _expect("activation of compiled blocks", shape.activation, "silu")
-    _expect("gated feed-forward of compiled blocks", shape.gated, True)
-    _expect("biases of compiled blocks", shape.bias or shape.qkv_bias, False)
     _expect("kernel of compiled attention", plan.attention, *KERNELS)
-    if plan.attention == "naive":
-        _expect("n_kv_heads of compiled naive attention", shape.n_kv_heads, shape.n_heads)
+    naive = plan.attention == "naive"
+    if not is_profiled(shape, plan.seq, configuration.checkpointing, naive=naive):
+        rest = shape.head_dim % _WIDTH
+        _expect(f"remainder of head_dim by {_WIDTH} in compiled blocks of such parts", rest, 0)
     if shape.d_model > WIDEST_IN_PARTS:
         raise PeakwardError(
             f"expected a d_model of at most {WIDEST_IN_PARTS} of compiled blocks for kernels in closed "

@@ -11,8 +11,8 @@ from peakward.prediction.operators.tape import FLOAT, of_type, tensor
 from peakward.prediction.operators.writer import Value
 from peakward.records.op_graph import Operand
 
-# torch's RMSNorm in compiled code, with what Inductor fuses to it: a sum before it, a cast behind it, and
-# in the backward pass the gradient that went past.
+# torch's norms in compiled code, with what Inductor fuses to them: a sum before one, a cast behind it, and
+# in the backward pass the gradient that went past. Around a block's own, RMSNorm alone (`block.is_profiled`).
 #
 # The residual stream is written once a block: what attention adds to it stays a sum of two tensors.
 
@@ -24,7 +24,7 @@ class SavedNorm(NamedTuple):
     """The residual stream; of a lever's norm the sum."""
     added: tuple[Value, ...]
     """To the stream before it, without being stored."""
-    statistics: Value
+    statistics: tuple[Value, ...]
     made: tuple[Value, ...] = ()
     """The input's tensors that the graph made; its caller has the stream before a block."""
 
@@ -38,7 +38,7 @@ class Normed(NamedTuple):
     @property
     def reads(self) -> tuple[Value, ...]:
         """The values that its gradients are made from, but the stream, which norms in one kernel share."""
-        return (*self.saved.added, self.gradient, self.saved.statistics)
+        return (*self.saved.added, self.gradient, *self.saved.statistics)
 
 
 class Between(NamedTuple):
@@ -52,11 +52,11 @@ class Between(NamedTuple):
 
 def forward(on: Kernels, plan: Plan, x: Value, *added: Value) -> tuple[SavedNorm, Value]:
     """The residual stream, with what is added to it → normalised, in the compute type."""
-    y, reads = of_type(plan.hidden, plan.compute), (x, *added, Value(weight(plan)))
-    names = _names("_fused_rms_norm", plan, added=bool(added))
-    kept = (statistics(plan),) if plan.differentiated else ()
+    y, reads = of_type(plan.hidden, plan.compute), (x, *added, *map(Value, weights(plan)))
+    names = _names(_operator(plan), plan, added=bool(added))
+    kept = statistics(plan) if plan.differentiated else ()
     *figures, normed = on.fused("inner_reduction", names, reads, (*kept, y))
-    return SavedNorm(x, added, figures[0] if figures else normed, added), normed
+    return SavedNorm(x, added, tuple(figures), added), normed
 
 
 def behind(on: Kernels, plan: Plan, x: Value, second: SavedNorm, added: Value) -> Value:
@@ -87,15 +87,15 @@ def before(
     return x, [_finished(on, plan, each, added=True) for each in parts]
 
 
-def last(on: Kernels, plan: Plan, saved: SavedNorm, gradient: Value) -> tuple[Value, Value]:
-    """Gradient of what the final norm gave → of the stream before it, and of the weight."""
+def last(on: Kernels, plan: Plan, saved: SavedNorm, gradient: Value) -> tuple[Value, list[Value]]:
+    """Gradient of what the final norm gave → of the stream before it, and of its parameters."""
     norm = Normed(saved, gradient)
     if mixes(plan):
-        x, parts = _mixed(on, plan, norm)
+        x, *parts = _mixed(on, plan, norm)
     else:
         (x,) = _into_stream(on, plan, norm, (plan.hidden,))
-        (parts,) = _sum_parts(on, plan, norm)
-    return x, _finished(on, plan, parts, added=False)
+        parts = _sum_parts(on, plan, norm)
+    return x, [_finished(on, plan, each, added=False) for each in parts]
 
 
 def _into_stream(
@@ -108,7 +108,7 @@ def _into_stream(
 ) -> tuple[Value, ...]:
     """Gradient of what the norm gave, with the one that went past it, if one did → of the residual stream."""
     names, reads = _backward_names(plan, added=bool(past)), (norm.saved.x, *norm.reads)
-    reads = (*reads, Value(weight(plan)), *past)
+    reads = (*reads, Value(weights(plan)[0]), *past)
     return on.fused("inner_reduction", names, reads, results, over=over)
 
 
@@ -117,9 +117,10 @@ def _mixed(on: Kernels, plan: Plan, *norms: Normed, past: Value | None = None) -
     the sums over parts of the rows, all of which lie in one workspace."""
     first, *others = norms
     beside = () if past is None else (past,)
-    reads = (first.saved.x, *first.reads, Value(weight(plan)), *beside)
+    reads = (first.saved.x, *first.reads, Value(weights(plan)[0]), *beside)
     reads += tuple([each for norm in others for each in norm.reads])
-    parts = (partial_sums(plan, reductions.MIXED_PART_ROWS),) * len(norms)
+    n_parts = len(norms) * len(weights(plan))
+    parts = (partial_sums(plan, reductions.MIXED_PART_ROWS),) * n_parts
     return on.fused(
         "mixed_reduction",
         _backward_names(plan, added=past is not None),
@@ -139,7 +140,8 @@ def _sum_parts(on: Kernels, plan: Plan, *norms: Normed) -> list[Value]:
     """Sums the gradients of all these weights in one kernel, part by part of the rows."""
     reads = (norms[0].saved.x, *(each for norm in norms for each in norm.reads))
     names = _backward_names(plan, added=any(each.saved.added for each in norms))
-    parts = (partial_sums(plan, reductions.PART_ROWS),) * len(norms)
+    n_parts = len(norms) * len(weights(plan))
+    parts = (partial_sums(plan, reductions.PART_ROWS),) * n_parts
     return list(on.fused("outer_reduction", names, reads, parts))
 
 
@@ -149,17 +151,18 @@ def _finished(on: Kernels, plan: Plan, parts: Value, *, added: bool) -> Value:
         (total,) = on.call("sum", (parts,), (tensor(FLOAT, plan.shape.d_model),))
         return on.narrowed(total, plan.stored)
     names = _backward_names(plan, added=added)
-    return on.fused("outer_reduction", names, (parts,), (weight(plan),))[0]
+    return on.fused("outer_reduction", names, (parts,), (weights(plan)[0],))[0]
 
 
-def statistics(plan: Plan) -> Operand:
-    """The reciprocal root mean square of each position."""
-    return tensor(FLOAT, plan.batch, plan.seq, 1)
+def statistics(plan: Plan) -> tuple[Operand, ...]:
+    """The reciprocal deviation of each position, and in LayerNorm its mean."""
+    return (tensor(FLOAT, plan.batch, plan.seq, 1),) * len(weights(plan))
 
 
-def weight(plan: Plan) -> Operand:
-    """(d_model,), as is its gradient."""
-    return tensor(plan.stored, plan.shape.d_model)
+def weights(plan: Plan) -> tuple[Operand, ...]:
+    """The weight, and in LayerNorm the bias: each (d_model,), as are their gradients."""
+    n_vectors = 2 if plan.shape.norm == "layernorm" else 1
+    return (tensor(plan.stored, plan.shape.d_model),) * n_vectors
 
 
 def partial_sums(plan: Plan, n_rows: int) -> Operand:
@@ -168,7 +171,12 @@ def partial_sums(plan: Plan, n_rows: int) -> Operand:
 
 
 def _backward_names(plan: Plan, *, added: bool) -> tuple[str, ...]:
-    return ("_fused_rms_norm", *_names("_fused_rms_norm_backward", plan, added=added))
+    name = _operator(plan)
+    return (name, *_names(f"{name}_backward", plan, added=added))
+
+
+def _operator(plan: Plan) -> str:
+    return "native_layer_norm" if plan.shape.norm == "layernorm" else "_fused_rms_norm"
 
 
 def _names(name: str, plan: Plan, *, added: bool) -> tuple[str, ...]:
@@ -200,8 +208,7 @@ def own_forward(on: Kernels, plan: Plan, *stream: Value) -> tuple[SavedNorm, Val
         given = on.fused("pointwise", ("add",), stream, (plan.hidden,))
     saved, y, _ = norms.forward(on, plan, *given)
     made = (saved.x,) if len(stream) > 1 else ()
-    (statistics,) = saved.statistics
-    return SavedNorm(saved.x, (), statistics, made), on.narrowed(y, plan.compute)
+    return SavedNorm(saved.x, (), saved.statistics, made), on.narrowed(y, plan.compute)
 
 
 def own_behind(on: Kernels, plan: Plan, x: Value, second: SavedNorm, added: Value) -> Value:
@@ -219,7 +226,7 @@ def own_between(
     """Gradient of what a block's second norm gave, and the one that went past it → of the stream before it,
     in the compute type; also of the weight."""
     beside = (past,) if plan.sums_in_norm else ()
-    x, weight = _own_backward(on, plan, saved, gradient, *beside)
+    x, (weight,) = _own_backward(on, plan, saved, gradient, *beside)
     if plan.sums_in_norm:
         return OwnBetween(x, (x,), weight)
     narrow = of_type(plan.hidden, plan.compute)
@@ -231,24 +238,26 @@ def own_before(
     on: Kernels, plan: Plan, saved: SavedNorm, gradient: Value, past: OwnBetween
 ) -> tuple[Value, list[Value]]:
     """Gradient of what a block's first norm gave → of the block's input, and of both norms' weights."""
-    x, weight = _own_backward(on, plan, saved, gradient)
+    x, (weight,) = _own_backward(on, plan, saved, gradient)
     terms = (*past.parts, x)
     (total,) = on.fused("pointwise", ("add",), terms, (plan.hidden,), over=past.parts[0])
     return total, [weight, past.weight]
 
 
-def own_last(on: Kernels, plan: Plan, saved: SavedNorm, gradient: Value) -> tuple[Value, Value]:
-    """Gradient of what the final norm gave → of the stream before it, and of the weight."""
+def own_last(
+    on: Kernels, plan: Plan, saved: SavedNorm, gradient: Value
+) -> tuple[Value, list[Value]]:
+    """Gradient of what the final norm gave → of the stream before it, and of its parameters."""
     return _own_backward(on, plan, saved, gradient)
 
 
 def _own_backward(
     on: Kernels, plan: Plan, saved: SavedNorm, gradient: Value, *past: Value
-) -> tuple[Value, Value]:
+) -> tuple[Value, list[Value]]:
     wide = on.narrowed(gradient, plan.stored)
-    kept = norms.SavedNorm(saved.x, (saved.statistics,))
+    kept = norms.SavedNorm(saved.x, saved.statistics)
     x = norms.backward(on, plan, kept, wide, *past)
-    return x, on.gradients.pop()
+    return x, [on.gradients.pop() for _ in weights(plan)]
 
 
 # Whose norm stands between the residual stream and the products of compiled code.
@@ -261,7 +270,7 @@ class Stream(NamedTuple):
     behind: Callable[[Kernels, Plan, Value, SavedNorm, Value], Value]
     between: Callable[[Kernels, Plan, SavedNorm, Value, Value], Any]
     before: Callable[[Kernels, Plan, SavedNorm, Value, Any], tuple[Value, list[Value]]]
-    last: Callable[[Kernels, Plan, SavedNorm, Value], tuple[Value, Value]]
+    last: Callable[[Kernels, Plan, SavedNorm, Value], tuple[Value, list[Value]]]
 
 
 _TORCH = Stream(forward, behind, between, before, last)

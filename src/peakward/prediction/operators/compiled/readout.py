@@ -6,14 +6,22 @@ from peakward.prediction.operators import linear_loss
 from peakward.prediction.operators.compiled import kernels
 from peakward.prediction.operators.compiled.kernels import Kernels, SavedLinear
 from peakward.prediction.operators.compiled.norms import SavedNorm, stream
+from peakward.prediction.operators.compiled_module.loops import pads
 from peakward.prediction.operators.linear_loss import saved_operands, scratch, scratch_backward
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.readout import head
 from peakward.prediction.operators.tape import FLOAT, INT, of_type, tensor
 from peakward.prediction.operators.writer import Value
-from peakward.records.op_graph import Operand
+from peakward.records.op_graph import ITEM_BYTES, Operand
 
 _SCALAR = tensor(FLOAT)
+
+
+def pads_head(plan: Plan) -> bool:
+    """Whether Inductor pads the head's product, and with it the logits; then its kernels follow from rules
+    (`traced`)."""
+    of_16_bits = ITEM_BYTES[plan.compute] == 2 and not plan.loss_has_head
+    return of_16_bits and pads(plan.tokens, plan.shape.d_model, plan.shape.vocab_size)
 
 
 class SavedReadout(NamedTuple):
@@ -29,7 +37,7 @@ class SavedReadout(NamedTuple):
     def kept(self) -> tuple[Value, ...]:
         """All of it but the residual stream, which its caller has."""
         head = () if self.head is None else (self.head.x, self.head.weight)
-        return (self.norm.statistics, *head, *self.rows)
+        return (*self.norm.statistics, *head, *self.rows)
 
 
 def logits(on: Kernels, plan: Plan, x: Value) -> Value:
@@ -67,8 +75,8 @@ def backward(on: Kernels, plan: Plan, saved: SavedReadout) -> tuple[Value, tuple
         gradient = kernels.linear_of_input(on, saved.head, of_logits)
         of_head = kernels.widened(on, saved.head, narrow)
     with on.module("readout.norm"):
-        x, weight = stream(plan).last(on, plan, saved.norm, gradient)
-    return x, (of_head, weight)
+        x, of_norm = stream(plan).last(on, plan, saved.norm, gradient)
+    return x, (of_head, *of_norm)
 
 
 def _over_logits(on: Kernels, plan: Plan, made: Value) -> tuple[Value, ...]:

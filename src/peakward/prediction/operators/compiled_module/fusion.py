@@ -236,10 +236,15 @@ class _Scheduler:
                     made_here = i == self._maker.get(value)
                     if not made_here and j - i > NEAR:
                         break
-                    if made_here and self._turns(value, j):
+                    if self._turns(value, j) if made_here else self._cross(value, i, j):
                         continue
                     pair = (min(i, j), max(i, j))
                     scores[pair] = scores.get(pair, 0) + size
+        # `MixOrderReduction.get_fusion_score` counts elements in the place of bytes.
+        for i, j in scores:
+            across = [x for x in (self._nodes[i].loop, self._nodes[j].loop) if x.kind == "outer"]
+            if len(across) == 1:
+                scores[i, j] = across[0].n * across[0].r
         found = [(score, i, j) for (i, j), score in scores.items()]
         return sorted(found, key=lambda each: (-each[0], each[2] - each[1], each[1]))
 
@@ -253,14 +258,26 @@ class _Scheduler:
             for read in self._nodes[reader].reads.values()
         )
 
+    def _cross(self, value: int, one: int, other: int) -> bool:
+        """Whether one pads a matrix of the value and the other its transpose."""
+        first, second = (
+            {read.operand.shape for read in self._nodes[i].reads.values() if read.value == value}
+            for i in (one, other)
+        )
+        return first != second and any(len(x) == 2 and x[::-1] in second for x in first)
+
     def _may_fuse(self, one: _Group, other: _Group) -> bool:
         if one.is_call or other.is_call or len(one.nodes) + len(other.nodes) > LARGEST:
             return False
         between = (one.after & other.before) | (other.after & one.before)
         if between & ~(one.mask | other.mask):
             return False
+        # Sums along rows and across them are mixed where neither is made of the other.
+        apart = not (one.before & other.mask or other.before & one.mask)
         return all(
-            self._alike(a, b) or self._mixes(a, b) for a in _leading(one) for b in _leading(other)
+            self._alike(a, b) or (apart and self._mixes(a, b))
+            for a in _leading(one)
+            for b in _leading(other)
         )
 
     def _alike(self, a: Loop, b: Loop) -> bool:
@@ -398,13 +415,10 @@ class _Scheduler:
 
     def _size(self, read: Read) -> int:
         value = self._values[read.value]
-        return (
-            value.n_bytes
-            if value.origin != "made"
-            else max(
-                value.operand.n_bytes, value.operand.n_elements * ITEM_BYTES[value.operand.dtype]
-            )
-        )
+        if value.origin != "made":
+            return value.n_bytes
+        made = value.operand
+        return max(made.n_bytes, made.n_elements * ITEM_BYTES[made.dtype])
 
     def _writes(self, group: _Group) -> tuple[int, ...]:
         """Results that the graph gives back, or another kernel reads."""

@@ -210,7 +210,7 @@ def _product(given: Given) -> list[Loop]:
     *bias, a, b = given.reads if len(given.reads) > 1 else given.reads * 2
     (m, k), n = a.operand.shape[-2:], b.operand.shape[-1]
     found: list[Loop] = []
-    if ITEM_BYTES[a.operand.dtype] == 2 and _pads(m, k, n):
+    if ITEM_BYTES[a.operand.dtype] == 2 and pads(m, k, n):
         a = _padded(given, a, (_up(m), _up(k)), found)
         b = _padded(given, b, (_up(k), _up(n)), found)
     (made,) = given.made
@@ -218,7 +218,8 @@ def _product(given: Given) -> list[Loop]:
     return [*found, call._replace(reads=(*bias, a, b))]
 
 
-def _pads(m: int, k: int, n: int) -> bool:
+def pads(m: int, k: int, n: int) -> bool:
+    """Whether the matrices of such a product, in 16 bits, are padded."""
     if all(_up(each) == each for each in (m, k, n)):
         return False
     return m * n * k > _COMPUTE_BOUND * (m * k + k * n + m * n)
@@ -257,6 +258,8 @@ def _norm(given: Given) -> Iterator[Loop]:
 def _norm_backward(given: Given) -> Iterator[Loop]:
     """The gradient, x and the figures of each row → gradients of x and of the weights."""
     gradient, x, *rest = given.reads
+    if given.name == "native_layer_norm_backward":
+        rest = rest[:3]  # Mean, deviation and weight; a bias behind them is no factor of anything.
     figures = [
         each
         for each in rest
@@ -264,9 +267,10 @@ def _norm_backward(given: Given) -> Iterator[Loop]:
     ]
     for written, made in zip(given.writes, given.made, strict=True):
         if made.shape == x.operand.shape:
-            row, loop = given.figure(x.operand, given.reads)
+            reads = (gradient, x, *rest)
+            row, loop = given.figure(x.operand, reads)
             yield loop
-            yield given.over(written, (*given.reads, row))
+            yield given.over(written, (*reads, row))
         elif made.n_elements:
             n = made.n_elements
             reads = (gradient, x, *figures)

@@ -36,14 +36,20 @@ class Split(NamedTuple):
     """The part's, and behind them those computed again."""
 
 
-def split(part: Part) -> Split:
-    """The part as a forward and a backward graph; without a backward pass all is forward."""
+def split(part: Part, kept: frozenset[str] | None = None) -> Split:
+    """The part as a forward and a backward graph; without a backward pass all is forward.
+
+    Args:
+        part: to cut.
+        kept: of a part that is recomputed, the operators whose results are kept beside what it is given
+            (`must_recompute` in torch's partitioner); None where the least cut says what is kept.
+    """
     forward = tuple(each for each in part.loops if not each.backward)
     backward = tuple(each for each in part.loops if each.backward)
     if not forward or not backward:
         return Split(forward, backward, (), part.values)
     users = _Users(part, forward, backward)
-    saved = _saved(users)
+    saved = _saved(users) if kept is None else _needed(users, kept)
     graph, values = _with_recomputed(users, saved)
     return Split(forward, graph, tuple(sorted(saved)), values)
 
@@ -116,6 +122,19 @@ def _saved(users: _Users) -> set[int]:
                 network.edge(2 * each + 1, 2 * value, None)
     reached = network.source_side(source, sink)
     return {value for value in relevant if 2 * value in reached and 2 * value + 1 not in reached}
+
+
+def _needed(users: _Users, kept: Collection[str]) -> set[int]:
+    """The values that a recomputation begins from, those of these operators among them."""
+    found, waiting = set[int](), list(users.needed)
+    while waiting:
+        value = waiting.pop()
+        maker = users.maker.get(value)
+        if maker is None or users.forward[maker].name in kept:
+            found.add(value)
+        else:
+            waiting += [read.value for read in users.forward[maker].reads]
+    return found
 
 
 def _weight(users: _Users, value: int) -> int:

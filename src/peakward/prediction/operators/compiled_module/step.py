@@ -60,7 +60,7 @@ def compiled_step(capture: ModuleCapture) -> CompiledStep:
     kernels_by_phase = [
         (kernel, phase) for code in codes for phase, found in _directions(code) for kernel in found
     ]
-    launched = [_told(kernel, operators, phase) for kernel, phase in kernels_by_phase]
+    launched = [told(kernel, operators, phase) for kernel, phase in kernels_by_phase]
     # In the order in which each first runs.
     placed_at = [
         *(kernel.operator for kernel, _ in kernels_by_phase),
@@ -84,9 +84,10 @@ def compiled_step(capture: ModuleCapture) -> CompiledStep:
 
 
 @lru_cache(maxsize=64)
-def compiled(part: Part) -> Code:
-    """The part's kernels. One serves all parts that are alike, and all devices."""
-    cut = split(part)
+def compiled(part: Part, kept: frozenset[str] | None = None) -> Code:
+    """The part's kernels. One serves all parts that are alike, and all devices. Of a part that is recomputed,
+    `kept` names the operators whose results are not."""
+    cut = split(part, kept)
     values = list(cut.values)
     leaves = {i for i, value in enumerate(values) if value.leaves}
     forward = kernels(cut.forward, values, leaves | set(cut.saved))
@@ -98,7 +99,7 @@ def _directions(code: Code) -> tuple[tuple[Phase, tuple[Kernel, ...]], ...]:
     return ("forward", code.forward), ("backward", code.backward)
 
 
-def _told(kernel: Kernel, operators: Sequence[Operator], phase: Phase) -> Operator:
+def told(kernel: Kernel, operators: Sequence[Operator], phase: Phase) -> Operator:
     """The kernel as an operator."""
     first = operators[kernel.operator]
     if kernel.kind is None:

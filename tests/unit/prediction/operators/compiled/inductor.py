@@ -52,6 +52,7 @@ def pretend() -> None:
             module.is_gpu = lambda device: device in ("cpu", "cuda")
     ir.is_cpu = lambda x: False
     scheduler.device_need_guard = lambda device: False
+    scheduler._is_gpu_triton_backend = lambda one, other: True
     scheduler.Scheduler.create_backend = lambda self, device: TritonScheduling(self)
     DeviceProperties.create = staticmethod(lambda device: H100)
     async_compile.AsyncCompile.triton = lambda *_, **__: SimpleNamespace(run=lambda *_, **__: None)

@@ -21,16 +21,10 @@ def case(shape=None, configuration=None, workload=None):
 
 REFUSED = {
     "compile_scope": case(configuration={"compile_scope": "model"}),
-    "checkpointing of compiled blocks": case(configuration={"checkpointing": "every-block"}),
+    "checkpointing of compiled blocks": case(configuration={"checkpointing": "sqrt"}),
     "precision of compiled blocks": case(configuration={"precision": "fp8"}),
-    "kind of norm of compiled blocks": case({"norm": "layernorm"}),
-    "positions of compiled blocks": case({"positions": "learned"}),
-    "window of compiled blocks": case({"window": 8}),
-    "activation of compiled blocks": case({"activation": "gelu"}),
-    "gated feed-forward of compiled blocks": case({"gated": False}),
-    "biases of compiled blocks": case({"qkv_bias": True}),
     "kernel of compiled attention": case(configuration={"attention": "sdpa-math"}),
-    "n_kv_heads of compiled naive attention": case({"n_kv_heads": 2}),
+    "remainder of head_dim by 8": case({"norm": "layernorm", "n_heads": 2, "head_dim": 12}),
     "a d_model of at most 8192": case({"d_model": 8448}),
 }
 
@@ -49,6 +43,16 @@ def test_what_is_not_covered_is_refused_by_name(setting):
         case({"window": 16}),
         case({"n_kv_heads": 2}, {"attention": "sdpa", "precision": "bf16"}),
         case(configuration={"precision": "tf32"}),
+        case({"norm": "layernorm"}),
+        case({"positions": "learned"}),
+        case({"positions": "alibi"}),
+        case({"window": 8}),
+        case({"activation": "gelu"}),
+        case({"gated": False}),
+        case({"qkv_bias": True}),
+        case({"n_kv_heads": 2}),
+        case(configuration={"checkpointing": "every-block"}),
+        case(configuration={"checkpointing": "selective"}),
     ],
 )
 def test_the_rest_is_covered(made):
