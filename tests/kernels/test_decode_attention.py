@@ -535,16 +535,18 @@ def test_settings_fill_a_gpu_with_pieces_worth_a_program(n_groups, n_rows, span)
 
 
 @pytest.mark.parametrize(
-    "row_bytes, widened_bytes, resident", [(256, 0, 1), (128, 0, 2), (64, 0, 4), (64, 256, 2)]
+    "row_bytes, item_bytes, in_pages, resident",
+    [(256, 2, False, 1), (256, 2, True, 2), (128, 2, False, 2), (128, 1, False, 3)],
 )
-def test_a_multiprocessor_has_as_many_programs_as_fit(row_bytes, widened_bytes, resident):
+def test_a_multiprocessor_has_as_many_programs_as_fit(row_bytes, item_bytes, in_pages, resident):
     found = kernel.settings_for(
         n_groups=132,
         n_rows=1,
         span=65536,
         row_bytes=row_bytes,
         n_multiprocessors=132,
-        widened_bytes=widened_bytes,
+        item_bytes=item_bytes,
+        in_pages=in_pages,
     )
     assert found.n_splits == resident
 

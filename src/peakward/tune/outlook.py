@@ -3,15 +3,17 @@ what is usual, and from what was seen in this search."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from statistics import fmean
 
 from peakward.diagnose.rules import naive_attention
-from peakward.levers import catalogue
+from peakward.levers import catalogue, loader
 from peakward.levers.axis import Axis, Value
 from peakward.levers.catalogue import AXES, pull
 from peakward.levers.compile import in_one_piece
 from peakward.records.case import LeverCase, ModuleCase
 from peakward.records.finding import Diagnosis
 from peakward.records.lever import Lever, Trial
+from peakward.records.measurement import Measurement
 from peakward.records.op_graph import OpGraph
 from peakward.tune.bench import Bench
 from peakward.tune.lever_stack import LeverStack
@@ -34,6 +36,8 @@ left 0.985 to 0.997."""
 OF_COMPILED = ("cuda_graphs",)
 """Settings that usually gain on a compiled step alone. Before it the device is what is waited for: a graph of
 the eager bf16 step of transformers' Llama-1B (H200) was 1.15 times slower."""
+LEAST_LEFT = 0.05
+"""The least that is expected to be left of a step whose wait for data goes."""
 PARTS_OF_DEVICE = ("attention", "rotation", "gating", "norm", "loss")
 """Parts of a step whose levers save the device's time."""
 
@@ -105,7 +109,7 @@ class Outlook:
         usual = self._usual(lever, base)
         if usual is None:
             # Of a loader with workers: the wait for data is seen, and a larger share of each shorter step.
-            return beside or self._bounds.get(lever.name, 1.0)
+            return max(beside, LEAST_LEFT) if lever.name in self._bounds else 1.0
         return max(usual, beside)
 
     def expected(self, lever: Lever, stack: LeverStack) -> float:
@@ -239,6 +243,19 @@ def bounds_of(told: Sequence[Diagnosis]) -> dict[str, float]:
         for lever in {*named, *(each for one in named for each in _on_axes_of(one))}:
             bounds[lever.name] = min(bounds.get(lever.name, 1.0), 1 / found.bound)
     return bounds
+
+
+def bounds_of_waits(baseline: Measurement) -> dict[str, float]:
+    """Returns what the levers of a live step's loader leave of it: what is no wait for a batch. These waits are
+    timed with the steps; a live step is not profiled before it is searched, for the profiler would stay
+    attached."""
+    if baseline.loader is None or baseline.summary is None:
+        return {}
+    waited_s = baseline.loader.wait_s if baseline.loader.idle_s is None else baseline.loader.idle_s
+    if not waited_s:
+        return {}
+    share = fmean(waited_s) / baseline.summary.median_s.estimate
+    return dict.fromkeys(loader.NAMES, max(1 - share, LEAST_LEFT))
 
 
 def own_values(told: Sequence[Diagnosis], graph: OpGraph | None) -> dict[str, Value]:

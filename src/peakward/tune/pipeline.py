@@ -18,7 +18,7 @@ from peakward.tune.investigation import Investigation
 from peakward.tune.laboratory import Laboratory
 from peakward.tune.ledger import Budget, Ledger, Listener, Undone
 from peakward.tune.lever_stack import LeverStack
-from peakward.tune.outlook import Outlook, bounds_of, own_values
+from peakward.tune.outlook import Outlook, bounds_of, bounds_of_waits, own_values
 from peakward.tune.proof import Proof
 from peakward.tune.search import Search
 
@@ -143,7 +143,8 @@ class Pipeline:
             self.measured, profiles=self.explained.made, memory=(), forecasts=self.forecasts
         )
         own = own_values(told, self.forecasts.graph(self.asked.case))
-        outlook = Outlook(self._bench, bounds=bounds_of(told), own=own)
+        bounds = bounds_of_waits(self.measured[0]) | bounds_of(told)
+        outlook = Outlook(self._bench, bounds=bounds, own=own)
         self._search = Search(self._bench, outlook, seeks_memory=self.asked.aim.seeks_memory)
         self.held = self._proof.prove(self._composed(N_PROCESSES))
         if not self.held.levers and self.ledger.skipped:

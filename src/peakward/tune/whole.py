@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from peakward.levers.axis import written
-from peakward.records.case import LeverCase
+from peakward.records.case import LeverCase, StepCase
 from peakward.records.lever import Lever, Trial
 from peakward.stats.pairs import WORTH_HAVING
 from peakward.tune.lever_stack import LeverStack
@@ -64,7 +64,8 @@ class AtOnce:
             if trial is None:
                 return None
             if promising(trial):
-                return self._lighter(whole, trial)
+                # The rates of products, which are all that is known of a live step, promise too much.
+                return whole.stack if isinstance(base, StepCase) else self._lighter(whole, trial)
             suspects = self._suspects(whole.stack, trial)
             left = [each for each in levers if each.name not in self.failed]
             named = any(each.name in self.failed for each in suspects)

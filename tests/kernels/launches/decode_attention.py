@@ -46,28 +46,28 @@ def _decode(
 
 
 LAUNCHES = {
-    "bf16 128": Launch(_decode, registers=128, shared_bytes=118 << 10),
+    "bf16 128": Launch(_decode, registers=144, shared_bytes=170 << 10),
     "fp16 64": Launch(
         lambda: _decode(heads=12, kv_heads=12, head_dim=64, dtype=torch.float16),
         registers=128,
         shared_bytes=108 << 10,
     ),
     "bf16 80": Launch(
-        lambda: _decode(kv_heads=32, head_dim=80), registers=128, shared_bytes=118 << 10
+        lambda: _decode(kv_heads=32, head_dim=80), registers=144, shared_bytes=170 << 10
     ),
     "bf16 96 window": Launch(
-        lambda: _decode(head_dim=96, window=4096), registers=128, shared_bytes=118 << 10
+        lambda: _decode(head_dim=96, window=4096), registers=144, shared_bytes=170 << 10
     ),
-    "bf16 256": Launch(lambda: _decode(head_dim=256), registers=144, shared_bytes=118 << 10),
+    "bf16 256": Launch(lambda: _decode(head_dim=256), registers=152, shared_bytes=170 << 10),
     "bf16 8 queries": Launch(
         lambda: _decode(heads=64, n_queries=8), registers=255, shared_bytes=160 << 10
     ),
     "bf16 pages": Launch(lambda: _decode(page_size=16), registers=176, shared_bytes=118 << 10),
-    "int8": Launch(lambda: _decode(stored=torch.int8), registers=128, shared_bytes=88 << 10),
+    "int8": Launch(lambda: _decode(stored=torch.int8), registers=128, shared_bytes=48 << 10),
     "int8 80": Launch(
         lambda: _decode(stored=torch.int8, kv_heads=32, head_dim=80),
         registers=128,
-        shared_bytes=88 << 10,
+        shared_bytes=48 << 10,
     ),
     "int8 of fp16 16": Launch(
         lambda: _decode(stored=torch.int8, head_dim=16, dtype=torch.float16),

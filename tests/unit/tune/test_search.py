@@ -4,12 +4,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from peakward.levers import loader
 from peakward.levers.catalogue import lever, pull
 from peakward.records.case import ModelCase, StepCase, Workload
 from peakward.records.lever import TOGETHER
 from peakward.records.measurement import (
     Environment,
     Interval,
+    LoaderWait,
     Measurement,
     Protocol,
     Summary,
@@ -18,7 +20,7 @@ from peakward.records.measurement import (
 from peakward.tune import trials
 from peakward.tune.costs import LEAST_PROCESSES
 from peakward.tune.lever_stack import LeverStack
-from peakward.tune.outlook import bounds_of, own_values
+from peakward.tune.outlook import bounds_of, bounds_of_waits, own_values
 from peakward.tune.trials import promising, rescues
 
 from .world import BASE, SHAPE, Investigated, World, configured, name_of, two_bottlenecks
@@ -127,6 +129,17 @@ def test_of_several_findings_the_largest_says_what_a_lever_may_gain(studies):
     assert bounds_of([replace(told, findings=(unknown, smaller, first))]) == dict.fromkeys(
         {*named, "tf32", "bf16-mixed", "fp16-mixed", "fp8"}, 1 / first.bound
     )
+
+
+def test_a_loader_with_workers_leaves_what_is_no_wait(studies):
+    measured = studies.measurement(BASE, 0.2, peak_gib=1)
+    waits = LoaderWait(wait_s=(0.06, 0.1), idle_s=(0.04, 0.06), first_wait_s=1.0)
+    found = bounds_of_waits(replace(measured, loader=waits))
+    assert found == pytest.approx(dict.fromkeys(("ahead-8", "workers-2"), 0.75) | found)
+    assert set(found) == set(loader.NAMES)
+    on_cpu = replace(measured, loader=replace(waits, idle_s=None))
+    assert bounds_of_waits(on_cpu)["ahead-4"] == pytest.approx(0.6)
+    assert bounds_of_waits(measured) == {}
 
 
 def live_script(case):

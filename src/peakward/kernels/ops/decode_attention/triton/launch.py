@@ -142,6 +142,8 @@ def _settings_of(call: _Call, n_multiprocessors: int) -> Settings:
             span=span,
             row_bytes=triton.next_power_of_2(call.k.shape[3]) * call.k.element_size(),
             n_multiprocessors=n_multiprocessors,
+            item_bytes=call.k.element_size(),
+            in_pages=page_size > 0,
             shared_bytes=shared_bytes(call.q.device),
             widened_bytes=widened_bytes,
         )

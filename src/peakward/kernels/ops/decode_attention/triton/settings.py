@@ -15,8 +15,12 @@ LEAST_CHUNK = 128
 MOST_POSITIONS = 128
 """Positions of a block."""
 STAGES = 3
-MOST_RESIDENT = 4
-"""Programs of a multiprocessor: those of narrow caches compute for longer than they read."""
+MOST_RESIDENT = 3
+"""Programs of a multiprocessor: those of narrow caches compute for longer than they read, and four lack
+registers."""
+BLOCK_BYTES, PAGED_BLOCK_BYTES, NARROW_BLOCK_BYTES = 32 << 10, 16 << 10, 8 << 10
+"""The keys of a block, and its values: as they are read; in pages, where further programs hide the way
+through the table; and in a byte or half a byte an element, which more registers widen."""
 
 
 class Settings(NamedTuple):
@@ -36,6 +40,8 @@ def settings_for(
     span: int,
     row_bytes: int,
     n_multiprocessors: int,
+    item_bytes: int = 2,
+    in_pages: bool = False,
     shared_bytes: int = H100_SHARED_BYTES,
     widened_bytes: int = 0,
 ) -> Settings:
@@ -45,14 +51,20 @@ def settings_for(
         n_rows: queries and heads that share keys.
         span: positions that a sequence may have to read.
         row_bytes: of one position's keys, padded to a power of two.
+        item_bytes: of an element as it is stored, 1 also of half bytes.
         shared_bytes: that a program may have.
         widened_bytes: of one position's keys where these are widened in shared memory, as half bytes are.
     """
-    # 32 KiB of keys a block, and of values, two of each on their way, and as many programs as then fit. Of 18
-    # caches on an H200 in bf16, int8 and int4, with and without pages, within 8% of the fastest of some
-    # twenty settings where that one is known (`2026-11-28-h200-kernel-trials-decode-settings`), of 8 on an
-    # H100 within 4% (`2026-11-22-h100-kernel-sweep-decode_attention`).
-    block = max(32, min(MOST_POSITIONS, (32 << 10) // row_bytes))
+    # Two blocks are on their way, and as many programs are there as then fit. µs of these settings and of the
+    # fastest of some fifty on an H200, 4 × 4,096 positions of 32 heads of 80, and 16 × 8,192 of 8 of 128:
+    # bf16 53.5 and 50.6, 130 and 129; int8 36.9 and 36.9, 74.6 and 74.6; int4 38.3 and 38.3, 73.1 and 73.1
+    # (`2026-11-28-h200-kernel-trials-narrow-caches`). On an H100 bf16 is within 4% at 8 shapes
+    # (`2026-11-22-h100-kernel-sweep-decode_attention`). Steps of `2.7B` on pages in int8 took 5.12 ms by
+    # blocks of 16 KiB and 5.45 by those of 8; in bf16 5.47 by 16 and 5.75 by 32 (four rows, 4,096 positions).
+    block_bytes = NARROW_BLOCK_BYTES if item_bytes == 1 else BLOCK_BYTES
+    if in_pages:
+        block_bytes = PAGED_BLOCK_BYTES
+    block = max(32, min(MOST_POSITIONS, block_bytes // row_bytes))
     reserved = RESERVED_BYTES * -(-min(n_rows, MOST_ROWS) // 16)
     # Hopper's products read the keys at hand from shared memory too.
     at_hand = int(shared_bytes >= H100_SHARED_BYTES)
