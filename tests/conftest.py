@@ -16,8 +16,11 @@ import pytest
 import torch
 from hypothesis import settings
 
+import slow_torch
+
 os.environ["PEAKWARD_CACHE"] = os.devnull  # What a test computes, no other one finds.
 if not torch.cuda.is_available():
+    slow_torch.adapt()
     # Read when Triton is imported, by its own functions too: before any test can import it.
     os.environ.setdefault("TRITON_INTERPRET", "1")
     if find_spec("triton") is not None:
@@ -60,6 +63,16 @@ def pytest_collection_finish() -> None:
 def imports_of_earlier_modules_are_no_garbage():
     """Nor is what tests import as they run: collecting around them took 120 s of a core of 1,200."""
     gc.collect()
+    gc.freeze()
+    slow_torch.leave_guards_untimed()
+
+
+@pytest.fixture
+def nothing_frozen(monkeypatch):
+    """As in a program that froze nothing, unlike this suite."""
+    monkeypatch.setattr(gc, "get_freeze_count", slow_torch.count_frozen)
+    gc.unfreeze()
+    yield
     gc.freeze()
 
 

@@ -15,8 +15,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from transformers import Cache, DynamicCache, PreTrainedModel, masking_utils
-from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+from transformers import masking_utils
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+)
+from transformers.modeling_utils import PreTrainedModel
 
 from peakward.lab.inference.passes import EMPTY, Pass, PassLayer
 from peakward.lab.inference.sequences import OF_THE_MODULE, ContiguousCache

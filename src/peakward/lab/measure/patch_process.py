@@ -2,6 +2,11 @@
 `python -m peakward.lab.measure.patch_process ANSWER`.
 """
 
+import gc
+
+if __name__ == "__main__":
+    gc.disable()  # While it imports, as `worker.py` has it.
+
 import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -249,4 +254,7 @@ class _Loader(SourceFileLoader):
 
 
 if __name__ == "__main__":
+    gc.freeze()
+    gc.enable()
     main()
+    gc.freeze()  # What the module's steps imported, as `parallel/worker.py` has it.

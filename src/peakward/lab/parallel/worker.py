@@ -4,6 +4,11 @@ STACK`.
 It writes what it tells to the inherited pipe FD, and on SIGUSR1 where its main thread is to STACK.
 """
 
+import gc
+
+if __name__ == "__main__":
+    gc.disable()  # While it imports, as `measure/worker.py` has it.
+
 import faulthandler
 import importlib
 import os
@@ -46,12 +51,15 @@ def main() -> None:
             sys.stdout.flush()
             os._exit(1)  # What NCCL still waits for would hold up an orderly end.
         send(Told(result=msgspec.json.encode(result).decode()))
+        gc.freeze()  # What its steps imported: to look through it at the end takes a second.
 
 
 def _run(target: str, arguments: Any, device: DeviceType, send: Any, tell: Any) -> Any:
     module, _, name = target.partition(":")
     function = getattr(importlib.import_module(module), name)
     with joined(device) as rank:
+        gc.freeze()
+        gc.enable()
         send(Told(where="its first step", pid=os.getpid()))
         return function(rank, arguments, tell)
 

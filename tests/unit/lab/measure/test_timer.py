@@ -190,14 +190,6 @@ def test_the_watch_sees_the_timed_steps_alone():
     assert steps == ["step", "step", "in", "step", "step", "step", "out"]
 
 
-@pytest.fixture
-def nothing_frozen():
-    """As in a program that froze nothing, unlike this suite."""
-    gc.unfreeze()
-    yield
-    gc.freeze()
-
-
 def test_the_collector_is_paused_while_timing_and_then_as_before(nothing_frozen):
     clock, seen = FakeClock(), []
     protocol = Protocol(warmup_steps=1, min_steps=2, max_steps=2)
