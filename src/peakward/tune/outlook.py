@@ -246,9 +246,11 @@ def bounds_of(told: Sequence[Diagnosis]) -> dict[str, float]:
 
 
 def bounds_of_waits(baseline: Measurement) -> dict[str, float]:
-    """Returns what the levers of a live step's loader leave of it: what is no wait for a batch. These waits are
-    timed with the steps; a live step is not profiled before it is searched, for the profiler would stay
-    attached."""
+    """Returns what the levers of a live step's loader leave of it: what is no wait for a batch.
+
+    These waits are timed with the steps. A live step is not profiled before it is searched, for the profiler
+    would stay attached.
+    """
     if baseline.loader is None or baseline.summary is None:
         return {}
     waited_s = baseline.loader.wait_s if baseline.loader.idle_s is None else baseline.loader.idle_s
