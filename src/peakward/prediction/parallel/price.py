@@ -150,7 +150,7 @@ def _passes(step: Step, stage: Stage) -> _Passes:
     layout, again = given.layout, given.recomputed
     sum_s = over.call("tp", "all-reduce", step.activation_bytes).time_s
     logits_s = over.call("tp", "all-gather", step.logits_bytes).time_s
-    block = costs.block
+    block = costs.captured_block if layout.captured else costs.block
     compute = StageSeconds(
         stage.n_blocks * block.forward_s
         + stage.is_first * costs.embedding.forward_s

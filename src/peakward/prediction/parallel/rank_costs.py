@@ -21,7 +21,6 @@ from peakward.prediction.time.step import step_time
 from peakward.records.case import ModelCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.layout import SHARDING, DataStrategy
-from peakward.records.measurement import Phase
 from peakward.records.model_shape import ModelShape
 from peakward.records.prediction import StepTime
 
@@ -50,6 +49,8 @@ class RankCosts(NamedTuple):
     """Figures of one rank and one micro-batch. Parameters are counted before the data axis splits them."""
 
     block: Seconds
+    captured_block: Seconds
+    """The same within a CUDA graph, which takes nothing of the host."""
     embedding: Seconds
     readout: Seconds
     block_parameters: int
@@ -126,15 +127,18 @@ class CostTable:
                 "expected attention in one kernel, which keeps no scores, for context parallelism, got "
                 f"{self._case.configuration.attention}: take sdpa"
             )
-        own_s = (each / cp for each in whole)
-        block = Seconds(
-            *(b - less + more for b, less, more in zip(part.block, short, own_s, strict=True))
+        own_s = [each / cp for each in whole]
+        block, captured_block = (
+            Seconds(*(b - less + more for b, less, more in zip(each, short, own_s, strict=True)))
+            for each in (part.block, part.captured_block)
         )
         shape, n_tokens = self._case.model, micro_batch_size * self._case.workload.seq_len
         kv_bytes = 2 * COMPUTE_BYTES * n_tokens * shape.n_kv_heads // tp * shape.head_dim
         # Gathered keys and values, and their gradients before they are summed.
         other_bytes = part.other_bytes + 2 * kv_bytes
-        return part._replace(block=block, kv_bytes=kv_bytes, other_bytes=other_bytes)
+        return part._replace(
+            block=block, captured_block=captured_block, kv_bytes=kv_bytes, other_bytes=other_bytes
+        )
 
     def _with_fewer_experts(
         self, micro_batch_size: int, tp: int, data: DataStrategy, cp: int, ep: int
@@ -268,10 +272,12 @@ def _rank_costs(
     time, longer = (
         step_time(_case(each, micro_batch_size, case, precision), on) for each in (one, two)
     )
+    device, host = _block_s(longer, time)
     tokens = micro_batch_size * case.workload.seq_len
     item = 4 if precision == "bf16-mixed" else COMPUTE_BYTES
     return RankCosts(
-        block=Seconds(*(_block_s(longer, time, phase) for phase in ("forward", "backward"))),
+        block=Seconds(*map(max, device, host)),
+        captured_block=device,
         embedding=_of_part(time, "embedding", 1),
         readout=_of_part(time, "readout", tp),
         block_parameters=held.parameters,
@@ -342,12 +348,14 @@ def _case(
     return ModelCase(model=shape, workload=work, configuration=settings, device="cuda")
 
 
-def _block_s(longer: StepTime, shorter: StepTime, phase: Phase) -> float:
-    """One block more: the longer of what the device and the host need for it."""
-    more, less = (
-        next(one for one in each.phases if one.phase == phase) for each in (longer, shorter)
-    )
-    return max(more.device_s - less.device_s, more.host_s - less.host_s)
+def _block_s(longer: StepTime, shorter: StepTime) -> tuple[Seconds, Seconds]:
+    """One block more: what the device needs for it, and what the host does."""
+    pairs = [
+        [next(one for one in each.phases if one.phase == phase) for each in (longer, shorter)]
+        for phase in ("forward", "backward")
+    ]
+    device = Seconds(*(more.device_s - less.device_s for more, less in pairs))
+    return device, Seconds(*(more.host_s - less.host_s for more, less in pairs))
 
 
 def _of_part(time: StepTime, part: Part, tp: int) -> Seconds:

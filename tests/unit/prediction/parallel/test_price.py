@@ -109,6 +109,19 @@ def test_the_host_of_fully_shard_is_a_block_s_and_a_call_s_and_a_graph_has_none(
     assert graph.step_s == priced(asked, ways[0], host=HostSeconds(0.0, 0.0))[0].step_s < 1
 
 
+def test_a_block_in_a_graph_takes_nothing_of_the_host():
+    short, long = (case(name="small", seq_len=n) for n in (64, 8192))
+    for asked, is_host_bound in ((short, True), (long, False)):
+        costs = CostTable(asked, H100).of(1, 1, "zero2")
+        assert (costs.captured_block.forward_s < costs.block.forward_s) is is_host_bound
+        own, graph = (
+            price(asked, Candidate(Layout(dp=2, data="zero2", captured=each), 1, 0.0), costs, LINKS)
+            for each in (False, True)
+        )
+        less_s = 12 * (sum(costs.block) - sum(costs.captured_block))
+        assert own.compute_s - graph.compute_s == pytest.approx(less_s)
+
+
 @pytest.mark.parametrize(
     ("data", "dp", "n_bytes"), [("fsdp", 2, 21), ("zero2", 2, 14), ("fsdp", 1, 34)]
 )
