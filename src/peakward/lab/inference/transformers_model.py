@@ -149,7 +149,8 @@ class TransformersModel(nn.Module):
     def alone(self, ids: Tensor) -> Tensor:
         """The logits behind each of ids (rows, n), without a cache: (rows, n, vocab)."""
         own = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
-        found: Tensor = self.module(**self._inputs(ids, own, 0), use_cache=False).logits
+        with ONE_AT_A_TIME:  # The masks are the process's own.
+            found: Tensor = self.module(**self._inputs(ids, own, 0), use_cache=False).logits
         return found
 
     def _inputs(self, ids: Tensor, own: Tensor, n_logits: int) -> dict[str, Any]:
@@ -262,7 +263,8 @@ def _shape(module: PreTrainedModel, name: str, model: TransformersModel) -> Tran
     held = DynamicCache(config=module.config)
     _expect_plain(held, name, model)
     ids = torch.zeros((1, 1), dtype=torch.int64, device=embedding.weight.device)
-    module(**model._inputs(ids, ids, 1), past_key_values=held, use_cache=True)
+    with ONE_AT_A_TIME:
+        module(**model._inputs(ids, ids, 1), past_key_values=held, use_cache=True)
     _expect_plain(held, name, model)
     layers: list[Any] = held.layers
     # A layer that uses another's keys and values keeps none.

@@ -128,9 +128,9 @@ def _square(plan: Plan) -> int:
 # queries (`kernels/ops/flash_attention/hopper/settings.py`), and have gradients of keys and values of each
 # head apart where several share them.
 
-_SLOTS = 132
-"""Programs that an H100 or H200 runs at once, one a multiprocessor."""
-_ROWS, _LEAST_PART, _MOST_PARTS = 64, 256, 256
+_MULTIPROCESSORS, _SHARED_BYTES = 132, 227 << 10
+"""Those of an H100 or H200, and the memory that programs of one share."""
+_ROWS, _LEAST_PART, _MOST_PARTS = 64, 128, 256
 _COUNTER_BYTES = 4
 """From which programs draw tiles."""
 
@@ -164,13 +164,30 @@ def n_parts(plan: Plan) -> int:
     blocks = -(-shared // min(_ROWS, max(16, 1 << (shared - 1).bit_length())))
     n_groups = plan.batch * plan.shape.n_kv_heads * blocks
     most = max(1, min(_MOST_PARTS, plan.keys // max(_LEAST_PART, 16 * shared)))
+    slots = _resident(plan, shared) * _MULTIPROCESSORS
 
     def fill(n: int) -> float:
-        waves = n_groups * n / _SLOTS
+        waves = n_groups * n / slots
         return waves / math.ceil(waves)
 
     fills = {n: fill(n) for n in range(1, most + 1)}
     return next(n for n, found in fills.items() if found >= 0.9 * max(fills.values()))
+
+
+def _resident(plan: Plan, n_rows: int) -> int:
+    """The programs of a multiprocessor: as many as its memory has blocks of keys and values for, of which two
+    are on their way."""
+    row_bytes = (1 << (plan.shape.head_dim - 1).bit_length()) * ITEM_BYTES[plan.compute]
+    reserved = (12 << 10) * -(-min(n_rows, _ROWS) // 16)
+    block = max(32, min(128, (32 << 10) // row_bytes))
+
+    def stages(block: int) -> int:
+        return min(3, 1 + ((_SHARED_BYTES - reserved) // (block * row_bytes) - 1) // 2)
+
+    while block > 32 and stages(block) < 3:
+        block //= 2
+    taken = reserved + block * row_bytes * (2 * stages(block) - 1)
+    return max(1, min(3, _SHARED_BYTES // taken))
 
 
 def _rows_in_blocks(plan: Plan) -> int:

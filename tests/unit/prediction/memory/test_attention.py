@@ -125,9 +125,12 @@ def test_what_is_kept_is_what_cudnns_kernel_keeps(attention, compile_):
 @pytest.mark.parametrize("n_kv_heads", [1, 4, 32])
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
 @pytest.mark.parametrize("seq_len", [2, 700, 8192, 100_000])
-def test_parts_of_a_cache_are_those_that_the_kernel_makes(n_kv_heads, batch_size, seq_len):
+@pytest.mark.parametrize("head_dim", [128, 64])
+def test_parts_of_a_cache_are_those_that_the_kernel_makes(
+    n_kv_heads, batch_size, seq_len, head_dim
+):
     shape = msgspec.structs.replace(
-        model("tiny"), n_heads=32, n_kv_heads=n_kv_heads, head_dim=128, max_seq_len=100_000
+        model("tiny"), n_heads=32, n_kv_heads=n_kv_heads, head_dim=head_dim, max_seq_len=100_000
     )
     made = ModelCase(
         model=shape,
@@ -139,7 +142,7 @@ def test_parts_of_a_cache_are_those_that_the_kernel_makes(n_kv_heads, batch_size
         n_groups=batch_size * n_kv_heads,
         n_rows=32 // n_kv_heads,
         span=seq_len,
-        row_bytes=256,
+        row_bytes=2 * head_dim,
         n_multiprocessors=decode.H100_MULTIPROCESSORS,
     )
     assert attention.n_parts(plan(made)) == settings.n_splits
