@@ -72,7 +72,8 @@ def _reduced_by_halves(
     while parts[0].shape[self.axis] > 1:
         first, second = zip(*(np.split(part, 2, self.axis) for part in parts), strict=True)
         combined = self.combine_fn.fn(*tensors(first), *tensors(second))
-        parts = [each.handle.data for each in combined]
+        several = (combined,) if isinstance(combined, core.tensor) else combined
+        parts = [each.handle.data for each in several]
     return tensors(parts if self.keep_dims else [part.squeeze(self.axis) for part in parts])
 
 

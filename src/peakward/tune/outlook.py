@@ -3,7 +3,7 @@ what is usual, and from what was seen in this search."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from statistics import fmean
+from statistics import median
 
 from peakward.diagnose.rules import naive_attention
 from peakward.levers import catalogue, loader
@@ -47,6 +47,7 @@ class Outlook:
 
     Args:
         bounds: what the findings about the base leave of its time, by the levers that answer them.
+        waits: what the levers of a loader leave of it, whose waits were timed.
         own: the values that the module's code has by itself, by axis, where they are known.
     """
 
@@ -55,9 +56,11 @@ class Outlook:
         bench: Bench,
         *,
         bounds: Mapping[str, float] | None = None,
+        waits: Mapping[str, float] | None = None,
         own: Mapping[str, Value] | None = None,
     ) -> None:
-        self._bench, self._bounds, self._own = bench, bounds or {}, own or {}
+        self._bench, self._waits, self._own = bench, waits or {}, own or {}
+        self._bounds = {**self._waits, **(bounds or {})}
         self._ratios: dict[tuple[str, bool], float] = {}
         """The ratio in each lever's latest screening, with a CUDA graph below it and without."""
         self._errors: dict[str, float] = {}
@@ -101,16 +104,21 @@ class Outlook:
             return expected
         if base.device != "cuda":
             return 1.0
-        beside = max(0.0, 1 - (1 - self._bounds.get(lever.name, 0.0)) / left)
         by_rates = self._bench.tries.by_rates(base, candidate)
         if by_rates is not None:
+            beside = max(0.0, 1 - (1 - self._beside_products(lever)) / left)
             tells = self._rates_tell(by_rates, lever, base)
             return beside + (1 - beside) * by_rates if tells else 1.0
+        beside = 1 - (1 - self._bounds.get(lever.name, 0.0)) / left
+        if lever.name in self._waits:
+            # A wait for data is seen, and a larger share of each shorter step.
+            return max(beside, LEAST_LEFT)
         usual = self._usual(lever, base)
         if usual is None:
-            # Of a loader with workers: the wait for data is seen, and a larger share of each shorter step.
-            return max(beside, LEAST_LEFT) if lever.name in self._bounds else 1.0
-        return max(usual, beside)
+            return 1.0
+        # GPT-2's blocks are predicted to gain little compiled, the whole model is not: it gains no more.
+        rivals = (self._bench.tries.expected(base, pull(each, base)) for each in _on_axes_of(lever))
+        return max(usual, beside, min((each for each in rivals if each is not None), default=0.0))
 
     def expected(self, lever: Lever, stack: LeverStack) -> float:
         """Returns the expected ratio on the stack's top: as it is predicted here, with the error that the
@@ -187,10 +195,17 @@ class Outlook:
         """
         by_rates = self._bench.tries.by_rates(base, pull(lever, base))
         if by_rates is not None:
-            beside = self._bounds.get(lever.name, 0.0)
+            beside = self._beside_products(lever)
             return beside + (1 - beside) * by_rates
         usual = self._usual(lever, base)
         return self._bounds.get(lever.name, UNKNOWN if usual is None else usual)
+
+    def _beside_products(self, lever: Lever) -> float:
+        """Returns what a finding leaves beside the products that a precision makes faster: one about it, or
+        about another precision. None about products in fp32 names fp8, which was confirmed alone in 80 s of a
+        live script whose loader took half of the step (H200)."""
+        named = (self._bounds.get(each.name, 0.0) for each in (lever, *_on_axes_of(lever)))
+        return max(named)
 
     def _usual(self, lever: Lever, base: LeverCase) -> float | None:
         """Returns the share of a step that the lever usually leaves: of a step with the default in its place,
@@ -230,18 +245,13 @@ class Outlook:
 
 
 def bounds_of(told: Sequence[Diagnosis]) -> dict[str, float]:
-    """Returns for each lever the share of the step's time that its largest finding leaves.
-
-    What a finding names stands for its axis: fp8, which none about products in fp32 names, was confirmed
-    alone in 80 s of a live script whose loader took half of the step (H200).
-    """
+    """Returns for each lever the share of the step's time that its largest finding leaves."""
     bounds: dict[str, float] = {}
     for found in (each for diagnosis in told for each in diagnosis.findings):
         if found.bound is None:
             continue
-        named = [catalogue.lever(gain.lever) for gain in found.gains]
-        for lever in {*named, *(each for one in named for each in _on_axes_of(one))}:
-            bounds[lever.name] = min(bounds.get(lever.name, 1.0), 1 / found.bound)
+        for gain in found.gains:
+            bounds[gain.lever] = min(bounds.get(gain.lever, 1.0), 1 / found.bound)
     return bounds
 
 
@@ -256,7 +266,8 @@ def bounds_of_waits(baseline: Measurement) -> dict[str, float]:
     waited_s = baseline.loader.wait_s if baseline.loader.idle_s is None else baseline.loader.idle_s
     if not waited_s:
         return {}
-    share = fmean(waited_s) / baseline.summary.median_s.estimate
+    # Where an epoch ends, one wait is as long as many steps.
+    share = median(waited_s) / baseline.summary.median_s.estimate
     return dict.fromkeys(loader.NAMES, max(1 - share, LEAST_LEFT))
 
 

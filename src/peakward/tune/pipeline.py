@@ -143,8 +143,8 @@ class Pipeline:
             self.measured, profiles=self.explained.made, memory=(), forecasts=self.forecasts
         )
         own = own_values(told, self.forecasts.graph(self.asked.case))
-        bounds = bounds_of_waits(self.measured[0]) | bounds_of(told)
-        outlook = Outlook(self._bench, bounds=bounds, own=own)
+        waits = bounds_of_waits(self.measured[0])
+        outlook = Outlook(self._bench, bounds=bounds_of(told), waits=waits, own=own)
         self._search = Search(self._bench, outlook, seeks_memory=self.asked.aim.seeks_memory)
         self.held = self._proof.prove(self._composed(N_PROCESSES))
         if not self.held.levers and self.ledger.skipped:

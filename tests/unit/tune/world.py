@@ -159,6 +159,7 @@ class Investigated:
         obstacle=lambda pulled, case: None,
         seeks_memory=False,
         bounds=None,
+        waits=None,
         compile_s=0.0,
     ):
         self.world = world
@@ -170,7 +171,9 @@ class Investigated:
         # A case takes 1 s in its turn.
         costs = Costs(start_s=1.0, arm_s=1.0, compile_s=compile_s)
         bench = Bench(world, self.ledger, costs, obstacle, "here")
-        self.search = Search(bench, Outlook(bench, bounds=bounds), seeks_memory=seeks_memory)
+        self.search = Search(
+            bench, Outlook(bench, bounds=bounds, waits=waits), seeks_memory=seeks_memory
+        )
         self.proof = Proof(bench, base_runs=world.runs(BASE))
 
     def climb(self, base, levers):
