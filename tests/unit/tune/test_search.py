@@ -130,6 +130,23 @@ def test_of_several_findings_the_largest_says_what_a_lever_may_gain(studies):
     )
 
 
+def test_what_gains_in_a_graph_alone_is_tried_with_one():
+    """Compiled, the host takes longer and the device less; the attention gains once the host is gone."""
+
+    def time_s(case):
+        settings = case.configuration
+        compiled = settings.compile != "none"
+        device_s = 1.0 - 0.1 * compiled - 0.1 * (settings.attention == "sdpa")
+        return device_s if settings.cuda_graphs else max(device_s, 1.0 + 0.3 * compiled)
+
+    found, names = composed(
+        World(time_s, tells=lambda base, candidate: time_s(candidate) / time_s(base)),
+        *("compile", "cuda-graphs", "sdpa"),
+    )
+    assert set(names) == {"compile", "cuda-graphs", "sdpa"}
+    assert set(found.trials[0].lever.split(TOGETHER)) == set(names)
+
+
 def test_a_loader_with_workers_leaves_what_is_no_wait(studies):
     measured = studies.measurement(BASE, 0.2, peak_gib=1)
     waits = LoaderWait(wait_s=(0.06, 0.1, 0.08), idle_s=(0.04, 9.0, 0.05), first_wait_s=1.0)
