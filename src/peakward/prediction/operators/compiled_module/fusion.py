@@ -16,7 +16,7 @@ from peakward.prediction.operators.compiled.reductions import (
     mixes,
     sums_in_parts,
 )
-from peakward.prediction.operators.compiled_module.loops import PRODUCTS, Loop, Read
+from peakward.prediction.operators.compiled_module.loops import INTO_BUFFERS, Loop, Read
 from peakward.prediction.operators.compiled_module.parts import Value
 from peakward.prediction.operators.tape import FLOAT, FusedKind, tensor
 from peakward.records.op_graph import ITEM_BYTES, Operand
@@ -436,7 +436,7 @@ class _Scheduler:
         names = sorted(frozenset().union(*(each.names for each in group.nodes)))
         made = tuple(self._values[each].operand for each in writes)
         first = group.nodes[0].loop
-        is_product = first.name in PRODUCTS
+        is_product = first.name in INTO_BUFFERS
         told = tuple(names) if kind else ()
         return Kernel(kind, first.operator, told, tuple(reads), tuple(writes), made, is_product)
 

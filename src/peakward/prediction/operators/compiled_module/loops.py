@@ -197,6 +197,8 @@ def _along_rows(x: Operand, result: Operand) -> bool:
 # Products, of which Inductor pads what is not aligned (torch/_inductor/fx_passes/pad_mm.py).
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
+"""Calls that may be padded."""
+INTO_BUFFERS = (*PRODUCTS, "_scaled_mm")
 """Calls that write to a buffer which they are given."""
 ALIGNED_ELEMENTS = 8
 """In each dimension, of matrices in 16 bits. No fp32 product, which it pads to 4, is predicted to gain."""
