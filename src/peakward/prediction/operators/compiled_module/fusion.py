@@ -27,7 +27,10 @@ MANY_READS = 4
 MOST_READS = 8
 """A loop that reads more is written to memory in any case (`config.realize_acc_reads_threshold`)."""
 MANY_OPERATORS = 30
-"""As `MANY_READS`, of a loop of so many operators (`config.realize_opcount_threshold`)."""
+"""As `MOST_READS`, of a loop of so many operators (`config.realize_opcount_threshold`)."""
+BY_PIECE = 8
+"""Operators of a piece of a concatenation: its two bounds, a comparison with each, its load, a zero in its
+place, and a choice between both and between the pieces."""
 MOVES = frozenset(
     {
         *("cat", "constant_pad_nd", "flip", "repeat", "roll", "stack"),
@@ -119,16 +122,20 @@ def _live(graph: Sequence[Loop], results: Collection[int]) -> list[Loop]:
 def _stays_inside(node: _Node, readers: Sequence[Loop]) -> bool:
     if node.loop.kind != "pointwise" or any(_needs_memory(node.loop, each) for each in readers):
         return False
-    if node.n_reads > MOST_READS:
+    if node.n_reads > MOST_READS or node.n_operators > MANY_OPERATORS:
         return False
-    heavy = node.n_reads > MANY_READS or node.n_operators > MANY_OPERATORS
-    return not (len(readers) > 1 and heavy)
+    return not (len(readers) > 1 and node.n_reads > MANY_READS)
 
 
 def _needs_memory(made: Loop, reader: Loop) -> bool:
     """Whether the reader wants the result in memory: a call, and a loop that adds to places of it."""
     adds_to_it = reader.kind == "scatter" and reader.reads[-1].value in made.writes
     return reader.kind == "call" or adds_to_it
+
+
+def _n_operators(loop: Loop) -> int:
+    pieces = len(loop.reads) if loop.name == "cat" else 0
+    return 1 + BY_PIECE * pieces
 
 
 def _node(loop: Loop, inlined: dict[int, _Node]) -> _Node:
@@ -152,7 +159,7 @@ def _node(loop: Loop, inlined: dict[int, _Node]) -> _Node:
         loop,
         reads,
         frozenset({f"aten.{loop.name}"}).union(*(each.names for each in inner)),
-        1 + sum(each.n_operators for each in inner),
+        _n_operators(loop) + sum(each.n_operators for each in inner),
         len(apart) + beside,
         loop.name in MOVES or any(each.moves for each in inner),
     )
