@@ -149,8 +149,9 @@ def _node(loop: Loop, inlined: dict[int, _Node]) -> _Node:
             continue
         within, looked_at = inlined[read.value], read.n_bytes // ITEM_BYTES[read.operand.dtype]
         for each in within.reads.values():
-            item = ITEM_BYTES[each.operand.dtype]
-            part = each._replace(n_bytes=min(each.n_bytes, max(1, looked_at) * item))
+            part, n_bytes = each, max(1, looked_at) * ITEM_BYTES[each.operand.dtype]
+            if n_bytes < each.n_bytes:
+                part = each._replace(n_bytes=n_bytes, offset=each.offset + read.offset)
             reads.setdefault(_key(part), part)
             if not within.moves:
                 apart.add(_key(part))
