@@ -98,8 +98,6 @@ def test_its_step_takes_what_an_h200_took():
 
 
 def test_it_launches_what_an_h200_launched():
-    """But for one kernel a block: Inductor writes the gradients of turned queries and keys to memory before
-    it joins them with the values'."""
     stored = json.loads((FOLDER / "2026-11-28-h200-kernel-trials-fp8-step.json").read_bytes())
     theirs = Counter[str]()
     for name, _, n in stored["profile fp8 delayed + producers"]["top"]:
@@ -109,12 +107,10 @@ def test_it_launches_what_an_h200_launched():
     ours = Counter[str]()
     for each in op_graph(made).operators:
         in_block = (each.module or "").startswith("blocks.")
-        is_sum = (
-            each.fused and each.name == "inductor.outer_reduction"
-        )  # torch's own reduction there.
-        if in_block and not is_sum:
+        # Parts of sums are added up by torch there.
+        if in_block and each.name != "inductor.outer_reduction":
             ours["fused" if each.fused else each.name] += each.count
     assert ours["peakward.fp8_linear_delayed_both"] == theirs["_cast_delayed"] == 10 * BLOCKS
     assert ours["peakward.fp8_swiglu"] == theirs["_fp8_swiglu_forward"]
     assert ours["peakward.fp8_swiglu_backward"] == theirs["_fp8_swiglu_backward"]
-    assert ours["fused"] == theirs["fused"] - BLOCKS
+    assert ours["fused"] == theirs["fused"]
