@@ -29,8 +29,7 @@ MOST_READS = 8
 MANY_OPERATORS = 30
 """As `MOST_READS`, of a loop of so many operators (`config.realize_opcount_threshold`)."""
 BY_PIECE = 8
-"""Operators of a piece of a concatenation: its two bounds, a comparison with each, its load, a zero in its
-place, and a choice between both and between the pieces."""
+"""Operators of a concatenation's piece: two bounds, a comparison with each, a load, a zero, two choices."""
 MOVES = frozenset(
     {
         *("cat", "constant_pad_nd", "flip", "repeat", "roll", "stack"),
@@ -133,15 +132,11 @@ def _needs_memory(made: Loop, reader: Loop) -> bool:
     return reader.kind == "call" or adds_to_it
 
 
-def _n_operators(loop: Loop) -> int:
-    pieces = len(loop.reads) if loop.name == "cat" else 0
-    return 1 + BY_PIECE * pieces
-
-
 def _node(loop: Loop, inlined: dict[int, _Node]) -> _Node:
     reads: dict[tuple[int, int, int], Read] = {}
     apart, beside = set[tuple[int, int, int]](), 0
     inner = [inlined[read.value] for read in loop.reads if read.value in inlined]
+    n_pieces = len(loop.reads) if loop.name == "cat" else 0
     for read in loop.reads:
         if read.value not in inlined:
             reads[_key(read)] = read
@@ -160,7 +155,7 @@ def _node(loop: Loop, inlined: dict[int, _Node]) -> _Node:
         loop,
         reads,
         frozenset({f"aten.{loop.name}"}).union(*(each.names for each in inner)),
-        _n_operators(loop) + sum(each.n_operators for each in inner),
+        1 + BY_PIECE * n_pieces + sum(each.n_operators for each in inner),
         len(apart) + beside,
         loop.name in MOVES or any(each.moves for each in inner),
     )
@@ -444,9 +439,8 @@ class _Scheduler:
         names = sorted(frozenset().union(*(each.names for each in group.nodes)))
         made = tuple(self._values[each].operand for each in writes)
         first = group.nodes[0].loop
-        is_product = first.name in INTO_BUFFERS
-        told = tuple(names) if kind else ()
-        return Kernel(kind, first.operator, told, tuple(reads), tuple(writes), made, is_product)
+        told, into_buffer = tuple(names) if kind else (), first.name in INTO_BUFFERS
+        return Kernel(kind, first.operator, told, tuple(reads), tuple(writes), made, into_buffer)
 
 
 def _leading(group: _Group) -> list[Loop]:
