@@ -70,6 +70,18 @@ def test_what_a_block_keeps():
     assert found == narrow + halves + figures
 
 
+def test_gradients_of_what_was_turned_are_read_and_written_once():
+    """Both halves of each head of queries and keys, with cosines and sines in fp32."""
+    turned = next(
+        each
+        for each in op_graph(case()).operators
+        if each.phase == "backward" and "aten.neg" in each.fused
+    )
+    heads = 2 * TOKENS * D * 2
+    assert turned.bytes_written == heads
+    assert turned.bytes_read == heads + 2 * 512 * D // HEADS // 2 * 4
+
+
 # `2.7B` on an H200: steps as one CUDA graph.
 
 
