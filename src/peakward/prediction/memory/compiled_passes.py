@@ -128,8 +128,7 @@ def _block(
     line: Timeline, plan: Plan, checkpointing: Checkpointing, x: int, *, tuning: bool
 ) -> tuple[_Saved, int]:
     """The residual stream → behind the block. x is there to the end: its caller has it."""
-    naive = plan.attention == "naive"
-    if not is_profiled(plan.shape, plan.seq, checkpointing, naive=naive):
+    if not is_profiled(plan, checkpointing):
         return _traced(line, plan, traced_block(plan, checkpointing), x, tuning=tuning)
     on = Kernels(graph=Graph())
     saved, behind = block.forward(on, plan, on.given(plan.hidden, x))

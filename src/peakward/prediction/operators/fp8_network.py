@@ -24,12 +24,14 @@ def forward(on: Writer, plan: Plan, x: Value) -> tuple[Saved, Value]:
     with on.module(f"{BLOCK}.ff"):
         given = rows(on.cast(x, plan.compute))
         x_rows, x_columns, x_scale = cast_delayed(on, given, E4M3)
-        up_rows, up_columns, up_scale = cast_delayed(on, Value(up.weight), E4M3, held=(given,))
+        up_weight = on.parameter(up.weight, "up.weight")
+        up_rows, up_columns, up_scale = cast_delayed(on, up_weight, E4M3, held=(given,))
         a, b = (x_rows, x_scale), (up_rows, up_scale)
         packed = fp8_product(on, a, b, plan.compute, dear=True)
         result = tensor(E4M3, given.operand.shape[0], plan.shape.d_ff)
         h_rows, h_columns, h_scale = written_in_fp8(on, FORWARD, (packed,), result)
-        down_rows, down_columns, down_scale = cast_delayed(on, Value(down.weight), E4M3)
+        down_weight = on.parameter(down.weight, "down.weight")
+        down_rows, down_columns, down_scale = cast_delayed(on, down_weight, E4M3)
         a, b = (h_rows, h_scale), (down_rows, down_scale)
         y = fp8_product(on, a, b, plan.compute, dear=True)
         on.use(given, x_rows, up_rows, h_rows, down_rows)  # Locals of the function.

@@ -193,7 +193,7 @@ _HISTORY = tensor(INT32, 19)
 def fp8_forward(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear, Value]:
     """x (…, n_in) → (…, n_out) in the compute type."""
     with on.module(layer.module):
-        given, weight = rows(on.cast(x, layer.compute)), Value(layer.weight)
+        given, weight = rows(on.cast(x, layer.compute)), on.parameter(layer.weight)
         x_rows, x_columns, x_scale = cast_delayed(on, given, E4M3)
         w_rows, w_columns, w_scale = cast_delayed(on, weight, E4M3, held=(given,))
         y = fp8_product(on, (x_rows, x_scale), (w_rows, w_scale), layer.compute, dear=True)
@@ -205,7 +205,7 @@ def fp8_forward(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear, Value
 def fp8_forward_alone(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear, Value]:
     """The same where no backward pass follows: nothing is transposed, and each scale is x's own."""
     with on.module(layer.module):
-        given, weight = rows(on.cast(x, layer.compute)), Value(layer.weight)
+        given, weight = rows(on.cast(x, layer.compute)), on.parameter(layer.weight)
         x_scale, w_scale = _scale(on, given), _scale(on, weight, held=(given,))
         x_rows = _cast_rows(on, given, x_scale)
         w_rows = _cast_rows(on, weight, w_scale)
@@ -259,8 +259,7 @@ def written_in_fp8(
 ) -> tuple[Value, ...]:
     """A matrix in fp8 that an operator makes by delayed scales, the same transposed, and its scale."""
     made = (result, transposed(result), tensor(FLOAT))
-    on.for_time(name, (*inputs, Value(_HISTORY)), (_HISTORY, *made))  # Which changes in place.
-    return on.for_memory((*inputs, *held), made)
+    return on.call(name, inputs, made, held=held, changes=(_HISTORY,))
 
 
 def cast_delayed(
@@ -277,7 +276,7 @@ def _cast_rows(on: Writer, x: Value, scale: Value) -> Value:
 def _with_bias(on: Writer, layer: Linear, y: Value) -> Value:
     if not layer.bias:
         return y
-    bias = on.cast(Value(layer.bias_vector), layer.compute, held=(y,))
+    bias = on.cast(on.parameter(layer.bias_vector, "bias"), layer.compute, held=(y,))
     return on.pointwise("add", y, bias)
 
 

@@ -148,8 +148,7 @@ def _parts(planned: Plan, configuration: Configuration) -> _Parts:
         return _EAGER
     parts = _COMPILED
     checkpointing = configuration.checkpointing if planned.differentiated else "none"
-    naive = planned.attention == "naive"
-    if not is_profiled(planned.shape, planned.seq, checkpointing, naive=naive):
+    if not is_profiled(planned, checkpointing):
         forward, backward = _by_rules(partial(traced_block, checkpointing=checkpointing))
         parts = parts._replace(block=forward, block_backward=backward)
     if pads_head(planned):

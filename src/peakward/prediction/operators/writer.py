@@ -74,6 +74,7 @@ class Writer:
         category: Category = "temporaries",
         dear: bool = False,
         parameters: Sequence[Operand] = (),
+        changes: Sequence[Operand] = (),
     ) -> tuple[Value, ...]:
         """One call of an operator: torch's by aten's name, Peakward's as "peakward.…".
 
@@ -88,14 +89,15 @@ class Writer:
             category: of what it makes.
             dear: selective checkpointing keeps what it makes.
             parameters: gradients of parameters, which it makes as well.
+            changes: what it changes in place, beside its inputs; the results are without it.
         """
         inputs, results = tuple(inputs), (*outputs, *parameters)
         if self.tape is not None:
-            given = tuple([x.operand for x in inputs])
+            given, written = (*(x.operand for x in inputs), *changes), (*changes, *results)
             if name.startswith("peakward."):
-                self.tape.own(name.removeprefix("peakward."), given, results, flops=flops)
+                self.tape.own(name.removeprefix("peakward."), given, written, flops=flops)
             else:
-                self.tape.call(name, given, results, flops=flops, bytes_read=bytes_read)
+                self.tape.call(name, given, written, flops=flops, bytes_read=bytes_read)
         if self.line is None:
             return tuple([Value(each) for each in results])
         uses = [x.place for x in (*inputs, *held) if x.place is not None]

@@ -11,6 +11,7 @@ from peakward.models.presets import model
 from peakward.prediction.memory.replay import replay
 from peakward.prediction.memory.step import timeline
 from peakward.prediction.operators.compiled import graph as memory_graph
+from peakward.prediction.operators.compiled_module.loops import INTO_BUFFERS
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records.case import Configuration, ModelCase, Workload
 
@@ -74,13 +75,13 @@ def by_time(case):
     written = Counter()
     for each in op_graph(case).operators:
         kind = "fused" if each.fused else "product"
-        if each.fused or each.name in ("aten.mm", "aten.addmm", "aten.bmm"):
+        if each.fused or each.name.removeprefix("aten.") in INTO_BUFFERS:
             written[kind, each.bytes_written] += each.count
     return {key: n for key, n in written.items() if key[1] >= LARGE}
 
 
 @pytest.mark.parametrize("tokens", [2048, 8192])
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed", "fp16-mixed"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed", "fp16-mixed", "fp8"])
 @pytest.mark.parametrize("attention", ["naive", "sdpa", "flash"])
 @pytest.mark.parametrize(
     "part",

@@ -31,7 +31,8 @@ def case(shape="tiny", device="cuda", changes=None, **configuration):
     [
         (case(device="cpu"), "device cuda"),
         (case(changes={"n_experts": 4}, compile="default"), "compile of a mixture"),
-        (case(precision="fp8", compile="default"), "compile of fp8 none"),
+        (case(precision="fp8", compile="reduce-overhead"), "compile of fp8 none or default"),
+        (case(precision="fp8", compile="default", compile_scope="model"), "compile_scope block"),
         (case(optimizer="sgd"), "optimizer adamw-loop or"),
         (case(more=(("pace", "fast"),)), "levers whose work is described, got pace fast"),
         (case(compile="max-autotune"), "compile none or"),

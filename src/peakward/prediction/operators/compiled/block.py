@@ -18,9 +18,8 @@ from peakward.prediction.operators.linear import BLOCK, layers
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import tensor
 from peakward.prediction.operators.writer import Value
-from peakward.records.case import Checkpointing, ModelCase, ModulePass, Precision
+from peakward.records.case import Checkpointing, ModelCase, ModulePass
 from peakward.records.errors import PeakwardError
-from peakward.records.model_shape import ModelShape
 from peakward.records.op_graph import Operand
 
 
@@ -125,20 +124,20 @@ def _gated(plan: Plan) -> Operand:
 
 RECOMPUTED: tuple[Checkpointing, ...] = ("none", "every-block", "selective")
 """Checkpointing within the compiled code of a block."""
+_WITH_GRADIENTS: tuple[ModulePass, ...] = ("forward_backward", "train_step")
 _WIDTH = 8
 """torch pads what attention's kernels get to multiples of so many numbers a head."""
 
 
-def is_profiled(
-    shape: ModelShape, seq_len: int, checkpointing: Checkpointing, *, naive: bool
-) -> bool:
-    """Whether the kernels of the shape's blocks are those of profiles; else they follow from rules."""
-    windowed = shape.window is not None and shape.window < seq_len
+def is_profiled(plan: Plan, checkpointing: Checkpointing) -> bool:
+    """Whether the kernels of the plan's blocks are those of profiles; else they follow from rules."""
+    shape = plan.shape
+    windowed = shape.window is not None and shape.window < plan.seq
     has_bias = shape.bias or shape.qkv_bias
     parts = (shape.norm, shape.positions, shape.activation, shape.gated)
     of_profiles = parts == ("rmsnorm", "rope", "silu", True) and not has_bias and not windowed
-    repeats = naive and shape.n_kv_heads < shape.n_heads
-    return of_profiles and checkpointing == "none" and not repeats
+    repeats = plan.attention == "naive" and shape.n_kv_heads < shape.n_heads
+    return of_profiles and checkpointing == "none" and not repeats and plan.precision != "fp8"
 
 
 def expect_covered(case: ModelCase, plan: Plan) -> None:
@@ -148,7 +147,6 @@ def expect_covered(case: ModelCase, plan: Plan) -> None:
         PeakwardError: where it does not.
     """
     shape, configuration = case.model, case.configuration
-    precisions = (each for each in get_args(Precision) if each != "fp8")
     _expect("pass of compiled blocks", case.workload.pass_, *get_args(ModulePass))
     _expect("compile_scope", configuration.compile_scope, "block")
     # The blocks of a run are compiled one by one, and run again by Python.
@@ -159,10 +157,13 @@ def expect_covered(case: ModelCase, plan: Plan) -> None:
     for axis, value in at_work(configuration):
         if value in axis.work and value not in axis.own_kernels:  # Inductor would fuse it.
             _expect(f"{axis.name} of compiled blocks", value, axis.default, *axis.own_kernels)
-    _expect("precision of compiled blocks", configuration.precision, *precisions)
+    if configuration.precision == "fp8":
+        # Without gradients a scale is found at each use, by a reduction of a whole tensor to one number.
+        _expect("pass of compiled blocks in fp8", case.workload.pass_, *_WITH_GRADIENTS)
+        # The histories of scales change with each call, of which a recomputation is one more.
+        _expect("checkpointing of compiled blocks in fp8", configuration.checkpointing, "none")
     _expect("kernel of compiled attention", plan.attention, *KERNELS)
-    naive = plan.attention == "naive"
-    if not is_profiled(shape, plan.seq, configuration.checkpointing, naive=naive):
+    if not is_profiled(plan, configuration.checkpointing):
         rest = shape.head_dim % _WIDTH
         _expect(f"remainder of head_dim by {_WIDTH} in compiled blocks of such parts", rest, 0)
     if shape.d_model > WIDEST_IN_PARTS:

@@ -93,11 +93,12 @@ class Trace(Writer):
         bytes_read: int | None = None,
         scratch: Iterable[int] = (),
         parameters: Sequence[Operand] = (),
+        changes: Sequence[Operand] = (),
         **_of_eager: Any,
     ) -> tuple[Value, ...]:
         """One call; what it makes of parameters' gradients is needed outside."""
-        inputs, results = tuple(inputs), (*outputs, *parameters)
-        given, read = tuple([each.operand for each in inputs]), bytes_read
+        inputs, results = tuple(inputs), (*changes, *outputs, *parameters)
+        given, read = (*(each.operand for each in inputs), *changes), bytes_read
         operator = Operator(
             name=name if name.startswith(_OWN) else f"aten.{name}",
             phase=self._phase,
@@ -108,15 +109,21 @@ class Trace(Writer):
             bytes_read=sum(each.n_bytes for each in given) if read is None else read,
             bytes_written=sum(each.n_bytes for each in results),
         )
-        made = self.carried_out(operator, inputs, scratch=scratch)
+        made = self.carried_out(operator, inputs, scratch=scratch, n_changed=len(changes))
         for each in made[len(outputs) :]:
             self.leave(each)
         return made
 
     def carried_out(
-        self, operator: Operator, inputs: Iterable[Value], *, scratch: Iterable[int] = ()
+        self,
+        operator: Operator,
+        inputs: Iterable[Value],
+        *,
+        scratch: Iterable[int] = (),
+        n_changed: int = 0,
     ) -> tuple[Value, ...]:
-        """The results of an operator whose record is there, called with these values."""
+        """The results of an operator whose record is there, called with these values. The first `n_changed`
+        in its record are what it changes in place, which no other operator of the part reads."""
         place, name = len(self.operators), operator.name.removeprefix("aten.")
         self.operators.append(
             msgspec.structs.replace(operator, phase=self._phase, module=self._module)
@@ -124,10 +131,9 @@ class Trace(Writer):
         if scratch := tuple(scratch):
             self.scratch[place] = scratch
         reads = tuple([self._read(each) for each in inputs])
-        made = tuple([self._new(each, "made") for each in operator.outputs])
-        given = Given(
-            name, place, self.operators[-1], reads, made, operator.outputs, self._keep_apart
-        )
+        results = operator.outputs[n_changed:]
+        made = tuple([self._new(each, "made") for each in results])
+        given = Given(name, place, self.operators[-1], reads, made, results, self._keep_apart)
         self._loops += loops(given)
         return tuple(map(self._viewed, made))
 

@@ -16,7 +16,7 @@ from peakward.prediction.operators.compiled.reductions import (
     mixes,
     sums_in_parts,
 )
-from peakward.prediction.operators.compiled_module.loops import PRODUCTS, Loop, Read
+from peakward.prediction.operators.compiled_module.loops import INTO_BUFFERS, Loop, Read
 from peakward.prediction.operators.compiled_module.parts import Value
 from peakward.prediction.operators.tape import FLOAT, FusedKind, tensor
 from peakward.records.op_graph import ITEM_BYTES, Operand
@@ -27,7 +27,9 @@ MANY_READS = 4
 MOST_READS = 8
 """A loop that reads more is written to memory in any case (`config.realize_acc_reads_threshold`)."""
 MANY_OPERATORS = 30
-"""As `MANY_READS`, of a loop of so many operators (`config.realize_opcount_threshold`)."""
+"""As `MOST_READS`, of a loop of so many operators (`config.realize_opcount_threshold`)."""
+BY_PIECE = 8
+"""Operators of a concatenation's piece: two bounds, a comparison with each, a load, a zero, two choices."""
 MOVES = frozenset(
     {
         *("cat", "constant_pad_nd", "flip", "repeat", "roll", "stack"),
@@ -119,10 +121,9 @@ def _live(graph: Sequence[Loop], results: Collection[int]) -> list[Loop]:
 def _stays_inside(node: _Node, readers: Sequence[Loop]) -> bool:
     if node.loop.kind != "pointwise" or any(_needs_memory(node.loop, each) for each in readers):
         return False
-    if node.n_reads > MOST_READS:
+    if node.n_reads > MOST_READS or node.n_operators > MANY_OPERATORS:
         return False
-    heavy = node.n_reads > MANY_READS or node.n_operators > MANY_OPERATORS
-    return not (len(readers) > 1 and heavy)
+    return not (len(readers) > 1 and node.n_reads > MANY_READS)
 
 
 def _needs_memory(made: Loop, reader: Loop) -> bool:
@@ -135,6 +136,7 @@ def _node(loop: Loop, inlined: dict[int, _Node]) -> _Node:
     reads: dict[tuple[int, int, int], Read] = {}
     apart, beside = set[tuple[int, int, int]](), 0
     inner = [inlined[read.value] for read in loop.reads if read.value in inlined]
+    n_pieces = len(loop.reads) if loop.name == "cat" else 0
     for read in loop.reads:
         if read.value not in inlined:
             reads[_key(read)] = read
@@ -142,8 +144,9 @@ def _node(loop: Loop, inlined: dict[int, _Node]) -> _Node:
             continue
         within, looked_at = inlined[read.value], read.n_bytes // ITEM_BYTES[read.operand.dtype]
         for each in within.reads.values():
-            item = ITEM_BYTES[each.operand.dtype]
-            part = each._replace(n_bytes=min(each.n_bytes, max(1, looked_at) * item))
+            part, n_bytes = each, max(1, looked_at) * ITEM_BYTES[each.operand.dtype]
+            if n_bytes < each.n_bytes:
+                part = each._replace(n_bytes=n_bytes, offset=each.offset + read.offset)
             reads.setdefault(_key(part), part)
             if not within.moves:
                 apart.add(_key(part))
@@ -152,7 +155,7 @@ def _node(loop: Loop, inlined: dict[int, _Node]) -> _Node:
         loop,
         reads,
         frozenset({f"aten.{loop.name}"}).union(*(each.names for each in inner)),
-        1 + sum(each.n_operators for each in inner),
+        1 + BY_PIECE * n_pieces + sum(each.n_operators for each in inner),
         len(apart) + beside,
         loop.name in MOVES or any(each.moves for each in inner),
     )
@@ -436,9 +439,8 @@ class _Scheduler:
         names = sorted(frozenset().union(*(each.names for each in group.nodes)))
         made = tuple(self._values[each].operand for each in writes)
         first = group.nodes[0].loop
-        is_product = first.name in PRODUCTS
-        told = tuple(names) if kind else ()
-        return Kernel(kind, first.operator, told, tuple(reads), tuple(writes), made, is_product)
+        told, into_buffer = tuple(names) if kind else (), first.name in INTO_BUFFERS
+        return Kernel(kind, first.operator, told, tuple(reads), tuple(writes), made, into_buffer)
 
 
 def _leading(group: _Group) -> list[Loop]:

@@ -197,6 +197,8 @@ def _along_rows(x: Operand, result: Operand) -> bool:
 # Products, of which Inductor pads what is not aligned (torch/_inductor/fx_passes/pad_mm.py).
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
+"""Calls that may be padded."""
+INTO_BUFFERS = (*PRODUCTS, "_scaled_mm")
 """Calls that write to a buffer which they are given."""
 ALIGNED_ELEMENTS = 8
 """In each dimension, of matrices in 16 bits. No fp32 product, which it pads to 4, is predicted to gain."""
@@ -256,7 +258,8 @@ def _norm(given: Given) -> Iterator[Loop]:
 
 
 def _norm_backward(given: Given) -> Iterator[Loop]:
-    """The gradient, x and the figures of each row → gradients of x and of the weights."""
+    """The gradient, x and the figures of each row → gradients of x and of the weights, all of them by way of
+    x normalised, which a kernel writes where much is read for it."""
     gradient, x, *rest = given.reads
     if given.name == "native_layer_norm_backward":
         rest = rest[:3]  # Mean, deviation and weight; a bias behind them is no factor of anything.
@@ -265,15 +268,18 @@ def _norm_backward(given: Given) -> Iterator[Loop]:
         for each in rest
         if each.operand.n_elements * x.operand.shape[-1] == x.operand.n_elements
     ]
+    wide = tensor(FLOAT, *x.operand.shape)
+    normalised = whole(given.new(wide), wide)
+    yield given.loop("pointwise", wide.n_elements, 1, (x, *figures), normalised.value)
     for written, made in zip(given.writes, given.made, strict=True):
         if made.shape == x.operand.shape:
-            reads = (gradient, x, *rest)
+            reads = (gradient, normalised, *rest)
             row, loop = given.figure(x.operand, reads)
             yield loop
             yield given.over(written, (*reads, row))
         elif made.n_elements:
             n = made.n_elements
-            reads = (gradient, x, *figures)
+            reads = (gradient, normalised)
             yield given.loop("outer", n, x.operand.n_elements // n, reads, written)
 
 

@@ -22,7 +22,12 @@ def case(shape=None, configuration=None, workload=None):
 REFUSED = {
     "compile_scope": case(configuration={"compile_scope": "model"}),
     "checkpointing of compiled blocks": case(configuration={"checkpointing": "sqrt"}),
-    "precision of compiled blocks": case(configuration={"precision": "fp8"}),
+    "pass of compiled blocks in fp8": case(
+        configuration={"precision": "fp8"}, workload={"pass_": "forward"}
+    ),
+    "checkpointing of compiled blocks in fp8": case(
+        configuration={"precision": "fp8", "checkpointing": "selective"}
+    ),
     "kernel of compiled attention": case(configuration={"attention": "sdpa-math"}),
     "remainder of head_dim by 8": case({"norm": "layernorm", "n_heads": 2, "head_dim": 12}),
     "a d_model of at most 8192": case({"d_model": 8448}),
@@ -43,6 +48,7 @@ def test_what_is_not_covered_is_refused_by_name(setting):
         case({"window": 16}),
         case({"n_kv_heads": 2}, {"attention": "sdpa", "precision": "bf16"}),
         case(configuration={"precision": "tf32"}),
+        case(configuration={"precision": "fp8"}),
         case({"norm": "layernorm"}),
         case({"positions": "learned"}),
         case({"positions": "alibi"}),

@@ -87,12 +87,14 @@ def test_as_many_kernels_write_as_many_bytes(case, kernels):
         for row in ROWS
         if row.values[0].model.name == "gpt2"
         and row.values[0].configuration.attention == "flash"
+        and row.values[0].configuration.precision != "fp8"
         and row.values[0].workload.seq_len == 256
     ],
 )
 def test_they_read_as_many_bytes(case, kernels):
     """Where Inductor's kernels read whole tensors, as its text alone tells; the gradient that is narrowed by
-    itself is read once more."""
+    itself is read once more. In fp8 it writes here what a norm gives in a kernel behind that of the norm's
+    figures, which an H200 does not (`test_fp8.py`)."""
     theirs, ours = written(kernels), stated(case)
     for phase in ("forward", "backward"):
         assert ours[phase, "read"] == pytest.approx(theirs[phase, "read"], rel=0.035)

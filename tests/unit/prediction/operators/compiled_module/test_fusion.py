@@ -83,6 +83,28 @@ def test_two_that_share_nothing_are_two(trace):
     assert kinds(made(trace)) == ["pointwise", "pointwise"]
 
 
+def joined_twice(trace, n_operators):
+    """Two halves joined, each of so many operators, and the whole joined with something else."""
+    halves = []
+    for _ in range(2):
+        half = trace.given(64, 50)
+        for _ in range(n_operators):
+            half = trace.call("exp", half, made=(64, 50))
+        halves.append(half)
+    whole = trace.call("cat", *halves, made=(64, 100))
+    trace.call("cat", whole, trace.given(64, 100), made=(64, 200), leaves=True)
+    return made(trace)
+
+
+def test_what_was_joined_is_a_part_of_what_is_joined_again(trace):
+    assert kinds(joined_twice(trace, 4)) == ["pointwise"]
+
+
+def test_what_was_joined_out_of_much_is_written_first(trace):
+    """As the gradient of what RoPE turned."""
+    assert kinds(joined_twice(trace, 7)) == ["pointwise", "pointwise"]
+
+
 def test_a_norm_is_one_kernel_with_the_sum_before_and_the_cast_behind(trace):
     x, y, weight = trace.given(64, 100), trace.given(64, 100), trace.parameter(100)
     total = trace.call("add", x, y, made=(64, 100))

@@ -63,10 +63,11 @@ def test_its_gradient_sums_along_the_rows_for_the_input_and_across_them_for_the_
         made=[(64, 100), (100,), (100,)],
     )
     assert told(trace) == [
-        *(("inner", 64, 100), ("pointwise", 6400, 1)),
+        *(("pointwise", 6400, 1), ("inner", 64, 100), ("pointwise", 6400, 1)),
         *(("outer", 100, 64), ("outer", 100, 64)),
     ]
-    assert weight not in [read.value for read in trace.loops[-1].reads]
+    (normalised,) = trace.loops[0].writes
+    assert [read.value for read in trace.loops[-1].reads] == [gradient, normalised]
 
 
 def test_of_the_loss_s_rows_one_element_each_is_read(trace):
