@@ -201,9 +201,8 @@ class Outlook:
         return self._bounds.get(lever.name, UNKNOWN if usual is None else usual)
 
     def _beside_products(self, lever: Lever) -> float:
-        """Returns what a finding leaves beside the products that a precision makes faster: one about it, or
-        about another precision. None about products in fp32 names fp8, which was confirmed alone in 80 s of a
-        live script whose loader took half of the step (H200)."""
+        """Returns what a finding leaves beside the products that a precision makes faster: one that names it,
+        or another precision, for the finding about products in fp32 does not name fp8."""
         named = (self._bounds.get(each.name, 0.0) for each in (lever, *_on_axes_of(lever)))
         return max(named)
 

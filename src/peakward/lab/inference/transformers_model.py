@@ -193,7 +193,7 @@ class _Layer(CacheLayerMixin):
         keys, values = (each[:, : own.shape[1], :, : own.shape[-1]] for each, own in held)
         if self._kept.at.is_first or keys.stride(1) > keys.stride(2):
             return keys, values
-        # Pages have positions outside of heads. Some models view them as if it were the other way round.
+        # Gathered from pages, positions are outside of heads. Some models view them the other way round.
         return keys.contiguous(), values.contiguous()
 
     def get_mask_sizes(self, *_: Any) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import threading
+from threading import RLock
 
 import pytest
 import torch
@@ -327,6 +328,24 @@ def test_two_threads_generate_at_once(folder):
         each.join()
     alone = generate(folder, PROMPTS, max_new_tokens=6, device="cpu")
     assert texts == [[each.text for each in alone.continuations]] * 4
+
+
+def test_what_is_computed_alone_keeps_passes_of_other_threads_out(model, monkeypatch):
+    """Their masks stand in a table of the process."""
+    lock, kept_out = RLock(), []
+
+    def ask():
+        kept_out.append(not lock.acquire(blocking=False))
+
+    def look(*_):
+        other = threading.Thread(target=ask)
+        other.start()
+        other.join()
+
+    monkeypatch.setattr(transformers_model, "ONE_AT_A_TIME", lock)
+    with model.module.register_forward_pre_hook(look):
+        model.alone(torch.tensor([[1, 2, 3]]))
+    assert kept_out == [True]
 
 
 def test_a_users_own_masks_stand_again_behind_a_pass_that_failed(model, monkeypatch):

@@ -57,8 +57,9 @@ def settings_for(
     """
     # Two blocks are on their way, and as many programs are there as then fit. µs of these settings and of the
     # fastest of some fifty on an H200, 4 × 4,096 positions of 32 heads of 80, and 16 × 8,192 of 8 of 128:
-    # bf16 53.5 and 50.6, 130 and 129; int8 36.9 and 36.9, 74.6 and 74.6; int4 38.3 and 38.3, 73.1 and 73.1
-    # (`2026-11-28-h200-kernel-trials-narrow-caches`). On an H100 bf16 is within 4% at 8 shapes
+    # int8 36.9 and 36.9, 74.6 and 74.6; int4 38.3 and 38.3, 73.1 and 73.1; bf16 53.5 and 50.6 at the first,
+    # at the second in two pieces 130 and 129 (`2026-11-28-h200-kernel-trials-narrow-caches`). On an H100 bf16
+    # was within 5% at 5 shapes, when queries were the left side of the product
     # (`2026-11-22-h100-kernel-sweep-decode_attention`). Steps of `2.7B` on pages in int8 took 5.12 ms by
     # blocks of 16 KiB and 5.45 by those of 8; in bf16 5.47 by 16 and 5.75 by 32 (four rows, 4,096 positions).
     block_bytes = NARROW_BLOCK_BYTES if item_bytes == 1 else BLOCK_BYTES
