@@ -155,6 +155,8 @@ class Axis:
     """Levers of a live step alone: set around its call by `around`, or in what feeds it."""
     others: Mapping[Value, Needs] = field(default_factory=dict)
     """Values that no lever sets, and what each needs."""
+    no_faster: tuple[Value, ...] = ()
+    """Those of them that are never faster than the default: a lever gains at least as much on them."""
     costs_time: bool = False
     """Its levers pay for memory with time, and are tried after all others."""
 

@@ -154,8 +154,10 @@ def settings(case: LeverCase) -> tuple[str, ...]:
     step only the settings around it."""
     configuration = case.configuration
     if isinstance(case, StepCase):
-        around = (configuration.precision, configuration.attention)
-        return ("as written", *(each for each in around if each not in ("fp32", "as-written")))
+        attended = f"{configuration.attention} attention"
+        around = (configuration.precision, attended)
+        unsaid = ("fp32", "as-written attention")
+        return ("as written", *(each for each in around if each not in unsaid))
     compiled = {"none": "eager", "default": "compile"}.get(
         configuration.compile, f"compile {configuration.compile}"
     )

@@ -237,7 +237,7 @@ class Outlook:
 
     @staticmethod
     def _usual_speedup(axis: Axis, value: Value) -> float | None:
-        if value == axis.default:
+        if value == axis.default or value in axis.no_faster:
             return 1.0
         found = (each for each in axis.levers if dict(each.sets)[axis.name] == value)
         return next((each.usual_speedup for each in found), None)

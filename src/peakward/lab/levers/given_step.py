@@ -241,6 +241,11 @@ class StepSeen:
     """Why no loader with workers can be made of the given one."""
 
     @property
+    def writes_attention(self) -> bool:
+        """Whether it computes attention without torch's function for it."""
+        return self.attention.n_written > 0 and not self.attention.n
+
+    @property
     def precision(self) -> Precision | None:
         """The precision that the step sets by itself; None without autocast."""
         return {torch.bfloat16: "bf16-mixed", torch.float16: "fp16-mixed"}.get(self.autocast)  # type: ignore[arg-type, return-value]

@@ -22,6 +22,7 @@ from peakward.records.case import Checkpointing, Compile, CompileScope
 from peakward.records.errors import PeakwardError
 
 _SDPA = F.scaled_dot_product_attention
+_SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 
 
 def recompute(module: nn.Module, mode: Checkpointing) -> Undo:
@@ -158,11 +159,13 @@ def _nothing() -> None:
 
 
 class SdpaCalls(TorchFunctionMode):
-    """Sees calls of torch's scaled_dot_product_attention."""
+    """Sees calls of torch's scaled_dot_product_attention, and attention that is written out beside."""
 
     def __init__(self) -> None:
         super().__init__()
         self.n = 0
+        self.n_written = 0
+        """Softmaxes over scores of (batch, heads, queries, keys)."""
         self.dtypes: set[torch.dtype] = set()
         """The type that queries came in, or that autocast casts them to."""
         self.longest = 0
@@ -174,6 +177,9 @@ class SdpaCalls(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is _SDPA:
             self._see(args, kwargs)
+        elif func in _SOFTMAX:
+            scores = args[0] if args else kwargs["input"]
+            self.n_written += scores.ndim == 4
         return func(*args, **kwargs)
 
     def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

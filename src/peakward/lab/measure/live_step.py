@@ -51,6 +51,7 @@ def live_case(
     written = msgspec.structs.replace(
         AS_WRITTEN,
         precision=own or _stored_in(given.model) or _of_matmuls(device),
+        attention="naive" if seen is not None and seen.writes_attention else "as-written",
         optimizer=_implementation(given.optimizer),
     )
     handles = {"model": given.model, "optimizer": given.optimizer, "loader": given.loader}

@@ -7,6 +7,7 @@ import itertools
 import msgspec
 import pytest
 import torch
+import torch.nn.functional as F
 
 from peakward.lab.levers import fp8_layers
 from peakward.lab.levers import given_step as levers_of_steps
@@ -182,6 +183,27 @@ def test_the_calls_of_the_model_are_seen(make_step):
     assert StepSeen(attention=inside.attention).obstacle(lever("fused-loss"), case) is None
     assert "calls another than was given" in apart.obstacle(lever("compile"), BASE)
     assert apart.obstacle(lever("fused-optimizer"), BASE) is None
+
+
+Q = torch.rand(1, 2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("computes", "attention"),
+    [
+        (lambda: torch.softmax(Q @ Q.mT, -1) @ Q, "naive"),
+        (lambda: (Q @ Q.mT).softmax(dim=-1) @ Q, "naive"),
+        (lambda: torch.nn.functional.softmax(input=Q @ Q.mT, dim=-1), "naive"),
+        (lambda: Q[0].softmax(-1), "as-written"),
+        (lambda: F.scaled_dot_product_attention(Q, Q, Q) + Q.softmax(-1), "as-written"),
+    ],
+    ids=["function", "method", "keyword", "router", "sdpa"],
+)
+def test_a_live_step_says_whether_its_attention_is_written_out(computes, attention):
+    given = Given(step=computes)
+    seen = check_step(given, "cpu")
+    case = live_case(given, name="step", tokens_per_step=None, seen=seen)
+    assert case.written.attention == case.configuration.attention == attention
 
 
 def of_two(one, other):
