@@ -115,8 +115,12 @@ def steps_of(setting: Setting, shape: ModelShape, n: int, batch: int) -> dict[st
 
 
 def step_case(setting: Setting, shape: ModelShape, n: int, batch: int, **levers: Any) -> ModelCase:
-    """A decode step at n positions."""
-    settings = {"precision": setting.precision(on_gpu="bf16"), "attention": "sdpa"} | levers
+    """A decode step at n positions, on a GPU as one graph: its host would hide what a cache is worth."""
+    settings = {
+        "precision": setting.precision(on_gpu="bf16"),
+        "attention": "sdpa",
+        "cuda_graphs": setting.device == "cuda",
+    } | levers
     return model_case(shape, batch, n, "decode", setting.device, **settings)
 
 
@@ -237,7 +241,7 @@ def notes(view: View[Kept]) -> tuple[str, ...]:
     shape, length = setting.grid.models[-1], SEQ_LENS[setting.scope.name][0]
     planned = steps_of(setting, shape, length, 1).values()
     return (
-        f"Steps in {setting.precision(on_gpu='bf16')} on random weights. GQA has a key for {GROUP} queries "
+        f"Steps in {setting.precision(on_gpu='bf16')} on random weights, on a GPU as one CUDA graph. GQA has a key for {GROUP} queries "
         f"or so, MQA one for all; their projections are smaller too. A window is {1 / PART:.0%} of the "
         "positions: a step reads these, while its cache holds all. The window of the text read holds its own "
         "tokens alone.",
