@@ -241,10 +241,10 @@ def notes(view: View[Kept]) -> tuple[str, ...]:
     shape, length = setting.grid.models[-1], SEQ_LENS[setting.scope.name][0]
     planned = steps_of(setting, shape, length, 1).values()
     return (
-        f"Steps in {setting.precision(on_gpu='bf16')} on random weights, on a GPU as one CUDA graph. GQA has a key for {GROUP} queries "
-        f"or so, MQA one for all; their projections are smaller too. A window is {1 / PART:.0%} of the "
-        "positions: a step reads these, while its cache holds all. The window of the text read holds its own "
-        "tokens alone.",
+        f"Steps in {setting.precision(on_gpu='bf16')} on random weights, on a GPU as one CUDA graph. GQA has "
+        f"a key for {GROUP} queries or so, MQA one for all; their projections are smaller too. A window is "
+        f"{1 / PART:.0%} of the positions: a step reads these, while its cache holds all. The window of the "
+        "text read holds its own tokens alone.",
         f"{whose} reads {rows} stretches of text: a prompt of {prompt:,} tokens, then {new:,} more, one at a "
         f"time. window, sinks, global and heavy hitters keep {part:,} tokens. Their steps are not captured, "
         "and int8, fp8 and int4 are widened before attention: their times are not those of a kernel.",

@@ -15,6 +15,7 @@ from peakward.kernels.ops.attention.api import AttentionFn
 from peakward.kernels.ops.attention.mask import first_in_reach
 from peakward.kernels.ops.decode_attention.api import decode_attention
 from peakward.kernels.ops.decode_attention.reference import dequantized, quantized
+from peakward.lab.inference.storage import Storage
 from peakward.lab.models.decoder import INITIAL_DEVIATION, score_bias
 from peakward.records.model_shape import ModelShape
 
@@ -94,6 +95,11 @@ class LayerCache(nn.Module):
         """See `KeptLayer`."""
         return attention(q, k, v, window=window, bias=bias)
 
+    def put(self, k: Tensor, v: Tensor, start: int) -> None:
+        """Writes keys and values of all rows to the positions from `start` on."""
+        self.put_keys(k, slice(None), start)
+        self.put_values(v, slice(None), start)
+
     def put_keys(self, new: Tensor, rows: slice, start: int) -> None:
         """Writes keys (rows, kv_heads, n, head_dim) to the positions from `start` on."""
         self.keys[rows, :, start : start + new.shape[2]].copy_(new)
@@ -116,8 +122,7 @@ class LayerCache(nn.Module):
         start = self.length
         if start and k.shape[2] > 1:
             raise ValueError(f"expected one token behind the {start} held, got {k.shape[2]}")
-        self.put_keys(k, slice(None), start)
-        self.put_values(v, slice(None), start)
+        self.put(k, v, start)
         return (k, v) if start == 0 else self.held(first_in_reach(start, window), start + 1)
 
     def held(self, first: int, end: int) -> tuple[Tensor, Tensor]:
@@ -142,6 +147,13 @@ class ByteLayerCache(LayerCache):
         scales = torch.zeros((2, *keys.shape[:-1]), device=keys.device, dtype=torch.float32)
         self.register_buffer("scales", scales, persistent=False)
         """Those of keys, then those of values: (2, batch, kv_heads, capacity)."""
+
+    def put(self, k: Tensor, v: Tensor, start: int) -> None:
+        """As of `LayerCache`, on a GPU in one launch. By torch's operators a step of `2.7B` behind 1,024
+        positions took 5.39 ms in int8 for 4.01 in bf16 (H200)."""
+        slots = torch.arange(start, start + k.shape[2], device=k.device).expand(len(k), -1)
+        k_scale, v_scale = self.scales
+        Storage(self.keys, self.values, k_scale, v_scale).write(k, v, slots)
 
     def put_keys(self, new: Tensor, rows: slice, start: int) -> None:
         super().put_keys(self._in_bytes(0, new, rows, start), rows, start)

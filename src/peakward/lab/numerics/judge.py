@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from peakward.lab.levers.configured_step import ConfiguredStep
+from peakward.lab.models.determinism import deterministic
 from peakward.lab.numerics import training, windows
 from peakward.records.case import ConfiguredCase
 from peakward.records.errors import PeakwardError
@@ -137,13 +138,9 @@ class _Runs:
         if self._latest is not None and self._latest[0] == key:
             return self._latest[1]
         oracle, self._latest = self.oracle, None
-        before = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(exactly, warn_only=True)
-        try:
+        with deterministic(exactly):
             # Exact levers are judged by bits alone.
             made = self.subject.outputs(case, 0 if exactly else self.n_trained)
-        finally:
-            torch.use_deterministic_algorithms(before)
         self._errors[key] = {
             name: distance(made[name], oracle[name]) for name in oracle if name not in RUN
         }

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from peakward.lab.data.given_loader import GivenLoader
 from peakward.lab.levers.given_step import Given, GivenStep, feed_of, given_step, gradients_seen
 from peakward.lab.levers.module_levers import SdpaCalls
+from peakward.lab.models.determinism import deterministic
 from peakward.lab.models.given_module import repeated_blocks
 from peakward.lab.numerics import windows
 from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, distance
@@ -268,7 +269,7 @@ class _Arms:
             self._windows_filled(case, step),
             gradients_seen(self._model) as gradients,
             _inputs_seen(self._model) as sizes,
-            _deterministic(self._declared == "exact"),
+            deterministic(self._declared == "exact"),
         ):
             before = random_states()
             with SdpaCalls() as attention:
@@ -338,16 +339,6 @@ def _inputs_seen(model: nn.Module) -> Iterator[list[int]]:
         yield seen
     finally:
         hook.remove()
-
-
-@contextmanager
-def _deterministic(wanted: bool) -> Iterator[None]:
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(wanted or before, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from peakward.lab.inference.sequences import (
 )
 from peakward.lab.models.decoder import Decoder
 from peakward.lab.models.decoder import build as build_decoder
+from peakward.lab.models.determinism import deterministic
 from peakward.lab.quality import positions
 from peakward.lab.quality.score import Score, Times, Work, by_stretch, chosen, stretches
 from peakward.records.case import QualityCase
@@ -127,7 +128,12 @@ def trained(case: QualityCase, rows: int, length: int) -> tuple[Decoder, Tensor]
     )
     seen, held_out = positions.tokens(case, length, n_rows=rows)
     untold = Times(case.device, lambda _n: None)
-    positions.train(model, seen, untold, batch=batch, length=length, steps=steps, seed=case.seed)
+    with deterministic(
+        True
+    ):  # Each cache is read with the same model, which its own process trains.
+        positions.train(
+            model, seen, untold, batch=batch, length=length, steps=steps, seed=case.seed
+        )
     return model.to(TYPES[case.device]).eval(), held_out
 
 
