@@ -174,8 +174,9 @@ RATES = {"fp32": 1, "tf32": 8, "bf16-mixed": 16, "fp8": 27}
 
 def test_what_answers_the_findings_of_a_live_script_is_tried_whole():
     """Products in fp32 take 0.48 of its step and the wait for its loader 0.43; the more is gained elsewhere,
-    the more of the step the wait is. Its attention was seen written out, and its optimizer's loop."""
-    names = (
+    the more of the step the wait is. Its attention was seen written out, and its optimizer's loop. fp8 is of
+    the layers that win, and our own attention waits for a graph, which no live step has: neither is sure."""
+    names = [
         "tf32",
         "bf16-mixed",
         "fp8",
@@ -184,7 +185,8 @@ def test_what_answers_the_findings_of_a_live_script_is_tried_whole():
         "ahead-8",
         "workers-8",
         "sdpa",
-    )
+        "flash-hopper",
+    ]
     seen = replace(AS_WRITTEN, attention="naive", optimizer="adamw-loop")
     found, kept = composed(
         World(
@@ -196,6 +198,7 @@ def test_what_answers_the_findings_of_a_live_script_is_tried_whole():
             ),
         ),
         *names,
+        *("ahead-8", "workers-8"),
         base=StepCase(
             name="step",
             fingerprint="",
@@ -207,8 +210,9 @@ def test_what_answers_the_findings_of_a_live_script_is_tried_whole():
         bounds=dict.fromkeys(("tf32", "bf16-mixed"), 0.52),
         waits=dict.fromkeys(("ahead-8", "workers-8"), 0.57),
     )
-    assert set(kept) == {"fp8", "ahead-8", "compile", "fused-optimizer", "sdpa"}
-    assert set(found.trials[0].lever.split(TOGETHER)) == set(kept)
+    whole = {"bf16-mixed", "ahead-8", "compile", "fused-optimizer", "sdpa"}
+    assert set(found.trials[0].lever.split(TOGETHER)) == whole
+    assert set(kept) == whole - {"bf16-mixed"} | {"fp8"}, "then fp8 is tried in its place"
 
 
 def test_attention_that_a_finding_saw_written_out_is_the_modules_own(studies):
