@@ -261,7 +261,7 @@ class Optimized(Result):
         """Takes a step that compiles, and finds what is replaced, before the caller's first one; then
         everything is as before it."""
         from peakward.lab.levers.whole_step import WholeStep, copied
-        from peakward.lab.measure.snapshot import restored, without_hooks
+        from peakward.lab.models.snapshot import restored, without_hooks
 
         optimizer = self._live.optimizer
         with restored(self._live.model, optimizer), without_hooks(optimizer):
@@ -271,7 +271,7 @@ class Optimized(Result):
     def _arm(self, case: LeverCase, batch: Any) -> Iterator["Callable[[], torch.Tensor]"]:
         """The step under a configuration, for a while; then everything is as before it."""
         from peakward.lab.levers.whole_step import copied
-        from peakward.lab.measure.snapshot import restored, without_hooks
+        from peakward.lab.models.snapshot import restored, without_hooks
 
         optimizer = self._live.optimizer
         plain = case == self._stack.base and self._live.compilation is None
@@ -320,7 +320,7 @@ def _nothing(report: Study) -> str:
 
 def _of_hooks(live: "Live") -> tuple[str, ...]:
     """Says that hooks of the optimizer are off in the proof, where it has any."""
-    from peakward.lab.measure.snapshot import has_hooks
+    from peakward.lab.models.snapshot import has_hooks
 
     if not has_hooks(live.optimizer):
         return ()

@@ -21,9 +21,9 @@ from peakward.lab.measure.crowd import Crowd
 from peakward.lab.measure.jobs import checked_loss, doubts
 from peakward.lab.measure.memory import CpuMeter, CudaMeter
 from peakward.lab.measure.messages import Failed, Measured
-from peakward.lab.measure.snapshot import restored
 from peakward.lab.measure.telemetry import Sampler
 from peakward.lab.measure.timer import time_steps
+from peakward.lab.models.snapshot import restored
 from peakward.records.case import DeviceType, StepCase
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement, Protocol

@@ -19,11 +19,11 @@ from peakward.lab.levers.module_prediction import capture_given, expect_seen
 from peakward.lab.levers.module_step import ModuleStep, prepared_module
 from peakward.lab.levers.prepare import check_together
 from peakward.lab.measure.in_process import fingerprint, source, type_of
-from peakward.lab.measure.snapshot import restored
 from peakward.lab.measure.this_process import PROFILED, ThisProcess
 from peakward.lab.models.copies import copied
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.python_source import raise_as_bad_input
+from peakward.lab.models.snapshot import Snapshot
 from peakward.lab.numerics.judge import judge
 from peakward.lab.numerics.of_module import of_module
 from peakward.levers.compile import compiled_before
@@ -155,6 +155,8 @@ class LiveWorkers(ThisProcess):
     def __init__(self, given: GivenModule) -> None:
         super().__init__(_place(given))
         self._given = given
+        self._snapshot: Snapshot | None = None
+        """Made once: between requests all is as it was."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -162,7 +164,9 @@ class LiveWorkers(ThisProcess):
         return (SHARED, PROFILED) if self._profiled else (SHARED,)
 
     def _kept(self) -> AbstractContextManager[None]:
-        return restored(self._given.module, None)
+        if self._snapshot is None:
+            self._snapshot = Snapshot(self._given.module, None)
+        return self._snapshot.kept()
 
     def _judged(self, claims: Sequence[Claim]) -> tuple[NumericsVerdict, ...]:
         base = claims[0].base

@@ -16,8 +16,8 @@ from torch import nn
 from peakward.lab.data.given_loader import kept_loader
 from peakward.lab.levers.given_step import Given, GivenStep, StepSeen, check_step, given_step
 from peakward.lab.measure.in_process import SHARED, UNKNOWN, fingerprint, place_of, type_of
-from peakward.lab.measure.snapshot import restored
 from peakward.lab.measure.this_process import PROFILED, ThisProcess
+from peakward.lab.models.snapshot import Snapshot
 from peakward.lab.numerics.of_step import judge_step
 from peakward.records.case import (
     AS_WRITTEN,
@@ -99,6 +99,8 @@ class StepWorkers(ThisProcess):
     def __init__(self, given: Given) -> None:
         super().__init__(_place(given))
         self._given = given
+        self._snapshot: Snapshot | None = None
+        """Made once: between requests all is as it was. A check of numbers puts the state back nine times."""
 
     @property
     def device(self) -> DeviceType:
@@ -127,7 +129,9 @@ class StepWorkers(ThisProcess):
     @contextmanager
     def _kept(self) -> Iterator[None]:
         given = self._given
-        with kept_settings(), kept_loader(given.loader), restored(given.model, given.optimizer):
+        if self._snapshot is None:
+            self._snapshot = Snapshot(given.model, given.optimizer)
+        with kept_settings(), kept_loader(given.loader), self._snapshot.kept():
             yield
 
     def _prepare(self, case: Case) -> AbstractContextManager[GivenStep]:

@@ -23,6 +23,7 @@ from peakward.lab.levers.given_step import Given, GivenStep, feed_of, given_step
 from peakward.lab.levers.module_levers import SdpaCalls
 from peakward.lab.models.determinism import deterministic
 from peakward.lab.models.given_module import repeated_blocks
+from peakward.lab.models.snapshot import restored
 from peakward.lab.numerics import windows
 from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, distance
 from peakward.lab.numerics.windows import Kept
@@ -51,7 +52,7 @@ AGAINST_ITSELF = "against the same step without the lever, for want of an fp64 o
 
 def judge_step(given: Given, claim: Claim, *, kept: Kept) -> NumericsVerdict:
     """Compares the step's return value and the gradients that it leaves; for an optimizer's lever also the
-    parameters after it. Inside `kept` nothing changes.
+    parameters after it. On leaving `kept` all is as it is now.
 
     Differences are ‖x − base‖ / ‖base‖. Bounds by class:
 
@@ -84,7 +85,8 @@ def judge_step(given: Given, claim: Claim, *, kept: Kept) -> NumericsVerdict:
             verdict="not computed",
             reason="no model was given to compare gradients of: give it as model=",
         )
-    arms = _Arms(_on_one_batch(given, base), base, candidate, declared, kept)
+    one = _on_one_batch(given, base)
+    arms = _Arms(one, base, candidate, declared, kept)
     if declared != "exact" and not arms.only_updates and arms.n_layers is None:
         return told(
             verdict="not computed",
@@ -95,7 +97,7 @@ def judge_step(given: Given, claim: Claim, *, kept: Kept) -> NumericsVerdict:
     if found.verdict == "holds" or not found.draws:
         return found.told(declared)
     with _in_eval(given.model):
-        still = arms.compared()
+        still = _Arms(one, base, candidate, declared, _as_here(given)).compared()
     if still.draws and still.verdict != "holds":
         return told(
             verdict="not computed",
@@ -287,7 +289,7 @@ class _Arms:
     @contextmanager
     def _windows_filled(self, case: StepCase, step: GivenStep) -> Iterator[None]:
         if case.configuration.precision == "fp8":
-            windows.fill(self._model, self._kept, step.step)
+            windows.fill(self._model, _as_here(self._given), step.step)
         yield
 
     def _update(self, expected: Outputs) -> float:
@@ -369,6 +371,11 @@ def _difference(name: str, found: Outputs, expected: Outputs) -> float:
     """The difference; infinite where the tensors do not correspond."""
     alike = [each.shape for each in found.get(name, ())] == [each.shape for each in expected[name]]
     return distance(found[name], expected[name]) if alike else math.inf
+
+
+def _as_here(given: Given) -> Kept:
+    """Keeps model and optimizer as they are on entering, with levers at work in them or in eval mode."""
+    return partial(restored, given.model, given.optimizer)
 
 
 def _on_one_batch(given: Given, base: StepCase) -> Given:

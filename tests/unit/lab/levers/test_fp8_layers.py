@@ -18,7 +18,7 @@ from peakward.lab.levers import fp8_layers
 from peakward.lab.levers.fp8_layers import Shape, Times, calls, choice_in, choose, survey, winners
 from peakward.lab.levers.in_place import Applied, Live
 from peakward.lab.levers.module_levers import compile_in_place
-from peakward.lab.measure.snapshot import restored
+from peakward.lab.models.snapshot import restored
 from peakward.records.case import AS_WRITTEN
 from peakward.records.errors import PeakwardError
 

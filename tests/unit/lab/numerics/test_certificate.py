@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from peakward.lab.levers import fp8_layers
 from peakward.lab.levers.in_place import Applied, Live
 from peakward.lab.levers.whole_step import WholeStep
-from peakward.lab.measure.snapshot import restored
+from peakward.lab.models.snapshot import restored
 from peakward.lab.numerics import certificate
 from peakward.lab.numerics.certificate import Certifier
 from peakward.records.case import AS_WRITTEN

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from peakward.lab.levers import fp8_layers
 from peakward.lab.measure.live_step import live_case
-from peakward.lab.measure.snapshot import restored
+from peakward.lab.models.snapshot import restored
 from peakward.lab.numerics.of_step import judge_step
 from peakward.levers.catalogue import lever, pull
 from peakward.records.lever import Claim

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from peakward.lab.measure.snapshot import restored
+from peakward.lab.models.snapshot import Snapshot, restored
 
 
 class Net(nn.Module):
@@ -215,4 +215,26 @@ def test_only_random_states_without_model_and_optimizer():
     drawn = torch.get_rng_state()
     with restored(None, None):
         torch.rand(5)
+    assert torch.equal(drawn, torch.get_rng_state())
+
+
+def test_one_snapshot_is_put_back_again_and_again(net_and_optimizer):
+    """On a CPU a copy that is handed out would be the one that is kept, and a step would train it."""
+    net, optimizer = net_and_optimizer
+    train(net, optimizer)
+    before = state(net, optimizer)
+    held = Snapshot(net, optimizer)
+    for disturbed in (disturb, train, train, disturb):
+        with held.kept():
+            optimizer.zero_grad(set_to_none=True)
+            disturbed(net, optimizer)
+        assert_same(before, state(net, optimizer))
+
+
+def test_random_states_are_those_of_entering():
+    held = Snapshot(None, None)
+    torch.rand(3)
+    drawn = torch.get_rng_state()
+    with held.kept():
+        torch.rand(3)
     assert torch.equal(drawn, torch.get_rng_state())

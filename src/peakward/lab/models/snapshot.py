@@ -5,7 +5,7 @@ import random
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -17,35 +17,50 @@ Restore = Callable[[], Any]
 """Restores a thing and returns it."""
 
 
-@contextmanager
-def restored(model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> Iterator[None]:
-    """Restores, on leaving for whatever reason, all of the following.
+class Snapshot:
+    """The state of a model and of an optimizer as it is now, which can be put back again and again.
 
-    Parameters, buffers, states of forward passes that were given, gradients, the training mode of every
-    module, the optimiser's state and settings, and the random states of torch on every device, of Python,
-    and of NumPy where it is loaded. Tensors keep their identity, so optimisers and graphs that hold them
-    stay valid. The copies lie in host memory and so leave a GPU's peak alone.
+    It is parameters, buffers, states of forward passes that were given, gradients, the training mode of every
+    module, and the optimiser's state and settings. Tensors keep their identity, so optimisers and graphs that
+    hold them stay valid. The copies lie in host memory and so leave a GPU's peak alone.
     """
-    restores: list[Restore] = [*_random_states()]
-    tensors: dict[int, Tensor] = {}
-    if model is not None:
-        restores.extend(_module(each) for each in model.modules())
-        held = (*model.parameters(), *model.buffers(), *states(model))
-        tensors.update((id(each), each) for each in held)
-    if optimizer is not None:
-        restores.append(_optimizer(optimizer))
-        tensors.update((id(each), each) for each in _parameters(optimizer))
-    restores.extend(_content(each) for each in tensors.values())
-    restores.extend(_gradient(each) for each in tensors.values() if each.is_leaf)
-    try:
-        yield
-    finally:
-        for restore in restores:
-            restore()
-        # What came meanwhile, as in a first call that is put back, begins anew where it is.
-        for each in () if model is None else states(model):
-            if id(each) not in tensors:
-                each.zero_()
+
+    def __init__(self, model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> None:
+        self._model = model
+        self._tensors: dict[int, Tensor] = {}
+        restores: list[Restore] = []
+        if model is not None:
+            restores.extend(_module(each) for each in model.modules())
+            held = (*model.parameters(), *model.buffers(), *states(model))
+            self._tensors.update((id(each), each) for each in held)
+        if optimizer is not None:
+            restores.append(_optimizer(optimizer))
+            self._tensors.update((id(each), each) for each in _parameters(optimizer))
+        restores.extend(_content(each) for each in self._tensors.values())
+        restores.extend(_gradient(each) for each in self._tensors.values() if each.is_leaf)
+        self._restores = restores
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Puts it back on leaving, for whatever reason, and the random states of entering: of torch on
+        every device, of Python, and of NumPy where it is loaded."""
+        drawn = [*_random_states()]
+        try:
+            yield
+        finally:
+            for restore in (*drawn, *self._restores):
+                restore()
+            # What came meanwhile, as in a first call that is put back, begins anew where it is.
+            for each in () if self._model is None else states(self._model):
+                if id(each) not in self._tensors:
+                    each.zero_()
+
+
+def restored(
+    model: nn.Module | None, optimizer: torch.optim.Optimizer | None
+) -> AbstractContextManager[None]:
+    """Puts back on leaving what is on entering: see `Snapshot`."""
+    return Snapshot(model, optimizer).kept()
 
 
 @contextmanager
@@ -87,7 +102,7 @@ def _content(tensor: Tensor) -> Restore:
             if (tensor.device, tensor.dtype, tensor.shape) == (device, dtype, shape):
                 tensor.copy_(saved)
             else:  # Its data were exchanged for another tensor's.
-                tensor.data = saved.to(device)
+                tensor.data = saved.to(device, copy=True)
         return tensor
 
     return restore
@@ -111,7 +126,7 @@ def _gradient(leaf: Tensor) -> Restore:
     def restore() -> None:
         same = alive()
         with torch.no_grad():
-            leaf.grad = saved.to(device) if same is None else same.copy_(saved)
+            leaf.grad = saved.to(device, copy=True) if same is None else same.copy_(saved)
 
     del gradient
     return restore
@@ -170,7 +185,7 @@ def _value(value: Any) -> Restore:
         elements = [_value(each) for each in value]
         return lambda: [saved() for saved in elements]
     kept = copy.deepcopy(value)
-    return lambda: kept
+    return lambda: copy.deepcopy(kept)
 
 
 def _random_states() -> Iterator[Restore]:
