@@ -1,8 +1,9 @@
 """Calls of single operators on a device of round figures, by hand."""
 
+import msgspec
 import pytest
 
-from peakward.prediction.time.kernels import TIMES
+from peakward.prediction.time.kernels import DROPPED_PER_SM_S, TIMES
 from peakward.prediction.time.operator_time import cost
 from peakward.prediction.time.setting import of_case
 
@@ -128,7 +129,7 @@ def test_a_type_that_nobody_measured_has_no_time():
     ],
 )
 def test_attention_counts_what_the_maths_needs(name, model_share, n_launches):
-    q = tensor(4, 12, 128, 64, dtype="bfloat16")
+    q = tensor(4, 120, 128, 64, dtype="bfloat16")
     found = cost(operator(name, [q, q, q, q], [q], flops=10**9), of_case(CASE), device())
     assert found.device_s == pytest.approx(model_share * 1e-3 + LAUNCH_S)
     assert (found.n_launches, found.bound) == (n_launches, "compute")
@@ -145,10 +146,51 @@ def test_attention_counts_what_the_maths_needs(name, model_share, n_launches):
     ],
 )
 def test_on_hopper_kernels_and_head_dims_differ(kernel, head_dim, beside):
-    q = tensor(4, 12, 128, head_dim, dtype="bfloat16")
+    q = tensor(4, 120, 128, head_dim, dtype="bfloat16")
     name = f"_scaled_dot_product_{kernel}_attention"
     found = cost(operator(name, [q, q, q], [q], flops=10**9), of_case(CASE), device())
     assert found.device_s == pytest.approx(beside / 2 * 1e-3 + LAUNCH_S)
+
+
+def attention(kernel, n_heads, seq_len, dtype="float32", **more):
+    """Its products have 10⁹ FLOPs, of which a millisecond takes all; with a mask half of them."""
+    q = tensor(1, n_heads, seq_len, 64, dtype=dtype)
+    made = operator(f"_scaled_dot_product_{kernel}_attention", [q, q, q], [q], flops=10**9)
+    return msgspec.structs.replace(made, **more)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "n_heads", "shares"),
+    [
+        ("efficient", 10, 2 * 100 / 160),  # 160 blocks of 64 queries: two on some multiprocessor
+        ("efficient", 5, 100 / 80),  # one at most: as long as 100 of the 80 blocks
+        ("efficient", 100, 1 / 2),  # 1,600 blocks hide the longest
+        ("cudnn", 10, 100 / 80),  # 80 blocks of 128
+        ("flash", 10, TIMES["flash"]["forward"][64] / 2),  # whose blocks nobody traced
+    ],
+)
+def test_attention_of_few_heads_ends_with_the_blocks_that_see_all_keys(kernel, n_heads, shares):
+    """100 multiprocessors; each block has its share of all scores, masked or not."""
+    made = attention(kernel, n_heads, 1024, "bfloat16")
+    assert seconds(made) == pytest.approx(shares * 1e-3 + LAUNCH_S)
+
+
+def test_dropout_in_attention_costs_each_score_that_is_seen():
+    plain, drops = (attention("cudnn", 64, 1024, "bfloat16", drops=each) for each in (False, True))
+    drawn_s = elements_s(64 * 1024 * 1024 / 2, DROPPED_PER_SM_S * 132)
+    assert seconds(drops) - seconds(plain) == pytest.approx(drawn_s)
+
+
+def test_gradients_of_shared_keys_and_values_are_added_up():
+    """Two sums of 64 gradients of 1024 × 64: 8.4 MB read, 0.1 written."""
+
+    def backward(n_kv_heads):
+        q, k = (tensor(1, n, 1024, 64, dtype="bfloat16") for n in (64, n_kv_heads))
+        name = "_scaled_dot_product_cudnn_attention_backward"
+        return seconds(operator(name, [q, q, k, k], [q, k, k], "backward", flops=10**9))
+
+    moved_s = (64 + 1) * 1024 * 64 * 2 / 1e12
+    assert backward(1) - backward(64) == pytest.approx(2 * (moved_s + LAUNCH_S))
 
 
 X = tensor(4, 128, 2500)
