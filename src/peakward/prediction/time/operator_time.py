@@ -172,8 +172,8 @@ def _longest_blocks_s(operator: Operator, kernel: str, on: DeviceModel) -> float
 
 
 def _summed_over_heads_s(q: Operand, k: Operand, on: DeviceModel) -> float:
-    """Seconds to add up the gradients of keys and of values that several heads of queries share, from memory: by
-    two kernels of 6.5 µs for 8.4 MB of 16 heads that share one (cuDNN, H200), told 4.3 each."""
+    """Seconds to add up the gradients of keys and of values that several heads of queries share: two kernels,
+    each of 6.5 µs for 8.4 MB of 16 heads that share one (cuDNN, H200), told 4.3."""
     if q.shape[1] == k.shape[1]:
         return 0.0
     of_each_head = q.shape[1] * k.n_bytes // k.shape[1]
