@@ -10,6 +10,7 @@ from peakward.prediction.time import kernels, special_operators
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.kernels import KERNELS, Kernel, relative_time
 from peakward.prediction.time.products import (
+    SPLIT_FROM,
     TF32_TRANSPOSED_SLOWDOWN,
     UNALIGNED_SLOWDOWN,
 )
@@ -63,7 +64,8 @@ def cost(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
 
 
 def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
-    a, b = operator.inputs[-2:] if operator.name != "aten._scaled_mm" else operator.inputs[:2]
+    name = operator.name.removeprefix("aten.")
+    a, b = operator.inputs[-2:] if name != "_scaled_mm" else operator.inputs[:2]
     kind = _TYPES.get(a.dtype, a.dtype)
     if kind == "fp32" and setting.tf32:
         kind = "tf32"
@@ -73,7 +75,11 @@ def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorC
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     batched = len(a.shape) == 3
     batch = a.shape[0] if batched else 1
-    compute_s, memory_s = model.compute_s(m, n, k, batch), model.memory_s(m, n, k, batch)
+    # A weight's gradient sums over tokens, whose rows lie apart in both operands.
+    sums_tokens = operator.phase == "backward" and k in setting.n_rows
+    splits = batched or sums_tokens or (k >= SPLIT_FROM and name == "mm")
+    compute_s = model.compute_s(m, n, k, batch, splits=splits)
+    memory_s = model.memory_s(m, n, k, batch)
     # Of a linear layer's matrices, however it multiplies them, tokens are the rows: their number is
     # no row's length. So 1 × 100 tokens are not slow in 16 bits, and a head 50,257 wide is. Nor is
     # the number of queries in the forward pass, or one query would be slow.
@@ -88,7 +94,7 @@ def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorC
     if start_s > max(compute_s, memory_s):
         bound = "launch"
     seconds, n_launches = start_s + max(compute_s, memory_s), kernels.PRODUCT_LAUNCHES
-    if operator.name == "aten.baddbmm":
+    if name == "baddbmm":
         (result,) = operator.outputs
         memory_s += result.n_bytes / model.bytes_per_s  # What it adds to is read there.
         seconds = start_s + max(compute_s, memory_s) + _copied_s(operator.inputs[0], result, on)

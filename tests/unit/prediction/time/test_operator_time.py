@@ -7,7 +7,7 @@ from peakward.prediction.time.kernels import DROPPED_PER_SM_S, TIMES
 from peakward.prediction.time.operator_time import cost
 from peakward.prediction.time.setting import of_case
 
-from .round_device import US, case, device, operator, tensor
+from .round_device import ONE_TILE, US, case, device, operator, tensor
 
 CASE = case("small", batch_size=4, seq_len=128)
 """Of 512 tokens."""
@@ -82,6 +82,29 @@ def test_what_bounds_a_product():
     tiny = cost(product(8, 8, 8), of_case(CASE), device())
     assert (thin.bound, tiny.bound) == ("memory", "launch")
     assert thin.device_s == pytest.approx(4 * (512 + 32_000 + 512 * 32_000) / 1e13 + START_S)
+
+
+@pytest.mark.parametrize(
+    ("made", "slowdown"),
+    [
+        (product(512, 1024, 512), 2),
+        (product(512, 1024, 512, name="addmm"), 2),
+        (product(512, 2048, 512), 1),  # its sum is split
+        (product(512, 2048, 512, name="addmm"), 2),  # not with a bias
+        (product(128, 512, 512, phase="backward"), 1),  # nor is a gradient's over 512 tokens whole
+        (product(64, 1024, 512), 1),  # few rows are always split
+        (product(128, 1024, 128, batch=(4,)), 1),
+        (product(512, 1024, 512, "bfloat16"), 1),
+    ],
+)
+def test_small_tiles_are_slow_where_a_sum_is_not_split(made, slowdown):
+    slow = ONE_TILE["fp32"]._replace(unsplit=(2.0,))
+    models = device().products
+    models["fp32"] = models["fp32"]._replace(kernel=slow)
+    compute_s, slow_s = (
+        seconds(made, products=each) - START_S for each in (device().products, models)
+    )
+    assert slow_s == pytest.approx(slowdown * compute_s)
 
 
 def test_tf32_is_the_cases_and_slow_over_the_rows_of_both():
