@@ -56,8 +56,8 @@ _RATES = (
 )
 """Beside a launch."""
 LOOPED_SOFTMAX = _Rate("aten._softmax", 370e9 / 132)
-"""Of rows that do not stay in registers: an online softmax takes exponentials in both of its passes. 65,536
-rows of 2,048 scores, divided and masked, took 364 µs, 368 · 10⁹ a second; by bytes they were told 193."""
+"""Rows that do not stay in registers: an online softmax takes exponentials in both of its passes. 65,536 rows
+of 2,048 scores, divided and masked, took 364 µs, 368 · 10⁹ a second; by bytes they were told 193."""
 
 
 def fused_s(operator: Operator, on: DeviceModel) -> float:
