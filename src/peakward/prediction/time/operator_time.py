@@ -171,7 +171,7 @@ def _longest_blocks_s(operator: Operator, kernel: str, on: DeviceModel) -> float
     model = on.attention.get((_TYPES.get(q.dtype, q.dtype), _pass_of(operator)))
     if block is None or model is None:
         return 0.0
-    n_blocks = math.prod(q.shape[:-2]) * math.ceil(q.shape[-2] / block.rows)
+    n_blocks = max(1, math.prod(q.shape[:-2]) * math.ceil(q.shape[-2] / block.rows))
     flops = operator.flops * _model_share(operator) / n_blocks
     at_once = min(block.at_once, math.ceil(n_blocks / on.n_sms))
     return at_once * flops * model.flop_s * on.n_sms
