@@ -350,7 +350,8 @@ def _safe_softmax(operator: Operator, on: DeviceModel) -> tuple[float, float]:
     weights, n_flags = operator.outputs[0], operator.outputs[0].n_elements
     moved = operator.bytes_read + operator.bytes_written
     softmax_s = kernels.KERNELS["_softmax"].factor * on.traffic.time_s(moved)
-    flags_s = on.traffic.time_s(operator.bytes_read + n_flags) + on.traffic.time_s(n_flags)
+    gathered_s = on.traffic.launch_s + _elements_s(n_flags, on, kernels.FLAGS_PER_SM_S)
+    flags_s = on.traffic.time_s(operator.bytes_read + n_flags) + gathered_s
     elements_s = on.traffic.launch_s + _elements_s(n_flags, on, kernels.ELEMENTS_PER_SM_S)
     zeros_s = max(on.traffic.slowed_s(kernels.SCATTERED, 2 * weights.n_bytes), elements_s)
     seconds = softmax_s + flags_s + on.traffic.launch_s + zeros_s
