@@ -34,8 +34,8 @@ ELEMENTS_PER_SM_S = 350e9 / 132
 WIDENED_ELEMENTS_PER_SM_S = 165e9 / 132
 """A product of a bf16 half and an fp32 table: 155 to 165 · 10⁹ a second."""
 FLAGS_PER_SM_S = 900e9 / 132
-"""Flags of rows that are asked whether all are set: 8.4 million, 512 a row, took 9.4 µs on an H200, where their
-bytes take 4."""
+"""Flags of rows that are asked whether all are set: 8.4 million, 512 a row, took 9.4 µs on an H200, by their
+bytes 4."""
 JOINED_ELEMENTS_PER_SM_S = 225e9 / 132
 """Elements of the result of joining short rows, or parts of different layouts: 216 to 242 · 10⁹ a second."""
 
