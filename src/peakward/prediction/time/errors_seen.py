@@ -9,12 +9,12 @@ LEVEL = 0.9
 Factors = tuple[float, float]
 """Factors of a predicted time, between which nine in ten measured times lie."""
 DEVICE: dict[Source, Factors] = {"calibrated": (0.95, 1.11), "datasheet": (0.77, 1.30)}
-"""The factors of a step that the device bounds. Calibrated: intervals hold 150 of 158 cases on an H200
+"""The factors of a step that the device bounds. Calibrated: intervals hold 152 of 158 cases on an H200
 (`2026-11-28-h200-accuracy`); factors fitted without a model hold 88 in a hundred of that model's. On an H100,
-which they had not seen, 74 of 81 (`2026-11-28-h100-accuracy`)."""
+which they had not seen, 76 of 82 (`2026-11-28-h100-accuracy`)."""
 HOST: dict[bool, Factors] = {True: (0.78, 1.95), False: (0.43, 2.3)}
-"""The factors of a step that the host bounds, by whether a call was timed on it. Timed: 61 of 63 cases and 52
-of 54, of the same accuracies; but the host of a virtual machine changes: a call that took 9.0 µs in the
+"""The factors of a step that the host bounds, by whether a call was timed on it. Timed: 61 of 63 cases and 51
+of 53, of the same accuracies; but the host of a virtual machine changes: a call that took 9.0 µs in the
 calibration took 10.4 to 17.5 within the minutes after it (H200, 2026-11-26), so that they reach to 1.95. Not
 timed: it took 6.9, 8.4, 9.0, 9.9 and 19.2 µs in the stored calibrations of five hosts of H100s and H200s, of
 whose pairs nine in ten lie between these factors."""

@@ -33,6 +33,9 @@ ELEMENTS_PER_SM_S = 350e9 / 132
 """silu 356, masked fill 356, copy into another layout 357, widening copy 340 to 350 · 10⁹ a second."""
 WIDENED_ELEMENTS_PER_SM_S = 165e9 / 132
 """A product of a bf16 half and an fp32 table: 155 to 165 · 10⁹ a second."""
+FLAGS_PER_SM_S = 900e9 / 132
+"""Flags of rows that are asked whether all are set: 8.4 million, 512 a row, took 9.4 µs on an H200, by their
+bytes 4."""
 JOINED_ELEMENTS_PER_SM_S = 225e9 / 132
 """Elements of the result of joining short rows, or parts of different layouts: 216 to 242 · 10⁹ a second."""
 
@@ -50,7 +53,7 @@ class Kernel(NamedTuple):
 KERNELS: dict[str, Kernel] = {
     "_fused_rms_norm": Kernel(1.1),
     "_fused_rms_norm_backward": Kernel(2.7, 2, 1.5e-6),
-    "native_layer_norm": Kernel(1.5),
+    "native_layer_norm": Kernel(1.5, 1, 2.5e-6),
     "native_layer_norm_backward": Kernel(2.7, 2, 1.5e-6),
     "_softmax": Kernel(1.2),
     "_softmax_backward_data": Kernel(2.0, 2),
@@ -58,6 +61,8 @@ KERNELS: dict[str, Kernel] = {
     "_log_softmax_backward_data": Kernel(1.1),
     "nll_loss_backward": Kernel(2.0, 2),
     "gelu_backward": Kernel(1.3),
+    "native_dropout": Kernel(1.6),
+    "native_dropout_backward": Kernel(1.0),
     "_to_copy": Kernel(1.05),
     "cat": Kernel(1.07),
     "sum": Kernel(1.0, 2, 9e-6),
@@ -66,18 +71,27 @@ KERNELS: dict[str, Kernel] = {
 }
 """Backward of softmax: a product and the kernel itself, each at a plain one's time. A norm's gradient
 is two kernels, of which the second sums over rows; so is a bias's, which took 11 to 13 µs whatever
-its size from 2 to 17 MB."""
-CALLS_WITHIN = {"aten._safe_softmax": 5, "aten.baddbmm": 2, "aten._index_put_impl_": 7}
+its size from 2 to 17 MB. A layer norm took 6 to 16 µs for 4 to 34 MB, 2 to 3 more than 1.5 times an addition;
+dropout of 4.2 million elements 8.8 µs forward, for it draws them, and 5.1 backward."""
+CALLS_WITHIN = {
+    "aten._safe_softmax": 5,
+    "aten.baddbmm": 2,
+    "aten._index_put_impl_": 7,
+    "aten.repeat": 5,
+    "aten.stack": 2,
+}
 """Operators that torch carries out by so many others, which no record of a step shows. Of the first: a
 softmax, which scores are minus infinity, whether all of a row are, a constant, and zeros for such rows
 (ATen/native/transformers/attention.cpp). Of the second: a copy of what is added into the result, and the
-product that adds to it (`common_checks_baddbmm_bmm` in ATen/native/LinearAlgebra.cpp). Of the last, the
+product that adds to it (`common_checks_baddbmm_bmm` in ATen/native/LinearAlgebra.cpp). Of the third, the
 gradient of indexing: three make the places, two tensors take them and their order, and what sorts and what
-adds count as one each (ATen/native/cuda/Indexing.cu)."""
+adds count as one each (ATen/native/cuda/Indexing.cu). Of the others by the host's time: in seven traces of an
+H200 operators took 1.45 additions on average, `repeat`, which unfolds the result once for each dimension and
+copies into it, 6.6, and `stack` 2.9."""
 LONG_ROW = 12_000
 """Elements of a log-softmax's row; a longer one does not stay on the multiprocessor and is read again."""
-LONG_ROW_FACTORS = {"_log_softmax": 1.95, "_log_softmax_backward_data": 1.55}
-"""At GPT-2's 50,257."""
+LONG_ROW_FACTORS = {"_log_softmax": 2.05, "_log_softmax_backward_data": 1.55}
+"""At GPT-2's 50,257 the first took 1.95, at 49,152 to 50,400 2.1."""
 FOREACH = {4: 1.15, 2: 1.35}
 """By bytes of an element: 3.6 to 3.9 TB/s in fp32, 3.1 in bf16."""
 FOREACH_TENSORS_A_LAUNCH = 36
@@ -116,6 +130,23 @@ flash kernel of 64 at 1,000 (1.43), for Peakward's portable one of 64 (0.83 to 1
 Hopper of 64 at 16,384 (0.88)."""
 HOPPER = 9
 TIMED_ITEM_BYTES = 2
+
+
+class Block(NamedTuple):
+    """The part of the queries (backward: of the keys) that one block of threads takes."""
+
+    rows: int
+    at_once: int
+    """Blocks that share a multiprocessor, each of which may see all keys."""
+
+
+ATTENTION_BLOCKS = {"cudnn": Block(128, 1), "efficient": Block(64, 2)}
+"""A causal call ends with the blocks that see all keys, and few heads have no other work to hide them. cuDNN
+draws the longest first. In traces of an H200 8 heads of 2,048 × 128 in bf16 took 32 µs, told 21 without this
+and 27 with it; 16 heads of 1,024 × 64 in fp32 took 146, told 90 and 123; backward 312, told 212 and 302."""
+DROPPED_PER_SM_S = 640e9 / 132
+"""Scores whose dropout a fused kernel draws in a second: 16.8 million of them took 28 µs more forward and 24
+backward (cuDNN, H200)."""
 
 
 def relative_time(

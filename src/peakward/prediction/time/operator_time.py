@@ -1,5 +1,6 @@
 """The device's time for one call of an operator, from what it computes and moves."""
 
+import math
 from typing import Literal, NamedTuple
 
 from peakward.hardware.devices import CAPABILITIES
@@ -9,6 +10,7 @@ from peakward.prediction.time import kernels, special_operators
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.kernels import KERNELS, Kernel, relative_time
 from peakward.prediction.time.products import (
+    SPLIT_FROM,
     TF32_TRANSPOSED_SLOWDOWN,
     UNALIGNED_SLOWDOWN,
 )
@@ -62,7 +64,8 @@ def cost(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
 
 
 def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
-    a, b = operator.inputs[-2:] if operator.name != "aten._scaled_mm" else operator.inputs[:2]
+    name = operator.name.removeprefix("aten.")
+    a, b = operator.inputs[-2:] if name != "_scaled_mm" else operator.inputs[:2]
     kind = _TYPES.get(a.dtype, a.dtype)
     if kind == "fp32" and setting.tf32:
         kind = "tf32"
@@ -72,7 +75,11 @@ def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorC
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     batched = len(a.shape) == 3
     batch = a.shape[0] if batched else 1
-    compute_s, memory_s = model.compute_s(m, n, k, batch), model.memory_s(m, n, k, batch)
+    # A weight's gradient sums over tokens, whose rows lie apart in both operands.
+    sums_tokens = operator.phase == "backward" and k in setting.n_rows
+    splits = batched or sums_tokens or (k >= SPLIT_FROM and name == "mm")
+    compute_s = model.compute_s(m, n, k, batch, splits=splits)
+    memory_s = model.memory_s(m, n, k, batch)
     # Of a linear layer's matrices, however it multiplies them, tokens are the rows: their number is
     # no row's length. So 1 × 100 tokens are not slow in 16 bits, and a head 50,257 wide is. Nor is
     # the number of queries in the forward pass, or one query would be slow.
@@ -87,7 +94,7 @@ def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorC
     if start_s > max(compute_s, memory_s):
         bound = "launch"
     seconds, n_launches = start_s + max(compute_s, memory_s), kernels.PRODUCT_LAUNCHES
-    if operator.name == "aten.baddbmm":
+    if name == "baddbmm":
         (result,) = operator.outputs
         memory_s += result.n_bytes / model.bytes_per_s  # What it adds to is read there.
         seconds = start_s + max(compute_s, memory_s) + _copied_s(operator.inputs[0], result, on)
@@ -143,9 +150,45 @@ def _quantised_product(operator: Operator, on: DeviceModel) -> OperatorCost:
 def _attention(operator: Operator, on: DeviceModel) -> OperatorCost:
     q, k = _queries_and_keys(operator)
     seen = 0.5 if operator.causal and q.shape[-2] == k.shape[-2] else 1.0
-    share = seen * _beside_calibrated(operator, _torchs_kernel(operator.name), on)
-    n_launches = kernels.ATTENTION_LAUNCHES[_pass_of(operator)]
-    return _attended(operator, on, share, operator.bytes_read + operator.bytes_written, n_launches)
+    kernel, pass_ = _torchs_kernel(operator.name), _pass_of(operator)
+    beside = _beside_calibrated(operator, kernel, on)
+    n_launches = kernels.ATTENTION_LAUNCHES[pass_]
+    moved = operator.bytes_read + operator.bytes_written
+    found = _attended(operator, on, seen * beside, moved, n_launches)
+    if found.device_s is None:
+        return found
+    least_s = on.traffic.launch_s + beside * _longest_blocks_s(operator, kernel, on)
+    n_scores = seen * math.prod(q.shape[:-1]) * k.shape[-2]
+    dropped_s = _elements_s(n_scores, on, kernels.DROPPED_PER_SM_S) if operator.drops else 0.0
+    shared_s = _summed_over_heads_s(q, k, on) if pass_ == "backward" else 0.0
+    return found._replace(device_s=max(found.device_s, least_s) + dropped_s + shared_s)
+
+
+def _longest_blocks_s(operator: Operator, kernel: str, on: DeviceModel) -> float:
+    """Seconds of the blocks that see all keys, on the multiprocessor that has the most of them."""
+    q, _ = _queries_and_keys(operator)
+    block = kernels.ATTENTION_BLOCKS.get(kernel)
+    model = on.attention.get((_TYPES.get(q.dtype, q.dtype), _pass_of(operator)))
+    if block is None or model is None:
+        return 0.0
+    n_blocks = max(1, math.prod(q.shape[:-2]) * math.ceil(q.shape[-2] / block.rows))
+    flops = operator.flops * _model_share(operator) / n_blocks
+    at_once = min(block.at_once, math.ceil(n_blocks / on.n_sms))
+    return at_once * flops * model.flop_s * on.n_sms
+
+
+def _summed_over_heads_s(q: Operand, k: Operand, on: DeviceModel) -> float:
+    """Seconds to add up the gradients of keys and of values that several heads of queries share: two kernels,
+    each of 6.5 µs for 8.4 MB of 16 heads that share one (cuDNN, H200), told 4.3."""
+    if q.shape[1] == k.shape[1]:
+        return 0.0
+    of_each_head = q.shape[1] * k.n_bytes // k.shape[1]
+    return 2 * on.traffic.time_s(of_each_head + k.n_bytes)
+
+
+def _model_share(operator: Operator) -> float:
+    """The share of model FLOPs: the record also counts the scores that a backward pass makes anew."""
+    return 4 / 5 if _pass_of(operator) == "backward" else 1.0
 
 
 def _own_attention(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
@@ -169,7 +212,7 @@ def _attended(
     model = on.attention.get((_TYPES.get(q.dtype, q.dtype), pass_))
     if model is None:
         return OperatorCost(None, n_launches, "compute")
-    flops = operator.flops * share * (4 / 5 if pass_ == "backward" else 1)
+    flops = operator.flops * share * _model_share(operator)
     # A kernel goes along the keys of each block of queries: it is their number that fills its pipeline.
     compute_s = model.time_s(flops, k.shape[-2])
     memory_s = on.traffic.time_s(moved_bytes)
@@ -264,7 +307,7 @@ def _scattered_s(operator: Operator, on: DeviceModel, elements_per_sm_s: float) 
     return max(moved_s, on.traffic.launch_s + elements_s)
 
 
-def _elements_s(n_elements: int, on: DeviceModel, elements_per_sm_s: float) -> float:
+def _elements_s(n_elements: float, on: DeviceModel, elements_per_sm_s: float) -> float:
     return n_elements / (on.n_sms * elements_per_sm_s)
 
 
@@ -307,7 +350,8 @@ def _safe_softmax(operator: Operator, on: DeviceModel) -> tuple[float, float]:
     weights, n_flags = operator.outputs[0], operator.outputs[0].n_elements
     moved = operator.bytes_read + operator.bytes_written
     softmax_s = kernels.KERNELS["_softmax"].factor * on.traffic.time_s(moved)
-    flags_s = on.traffic.time_s(operator.bytes_read + n_flags) + on.traffic.time_s(n_flags)
+    gathered_s = on.traffic.launch_s + _elements_s(n_flags, on, kernels.FLAGS_PER_SM_S)
+    flags_s = on.traffic.time_s(operator.bytes_read + n_flags) + gathered_s
     elements_s = on.traffic.launch_s + _elements_s(n_flags, on, kernels.ELEMENTS_PER_SM_S)
     zeros_s = max(on.traffic.slowed_s(kernels.SCATTERED, 2 * weights.n_bytes), elements_s)
     seconds = softmax_s + flags_s + on.traffic.launch_s + zeros_s

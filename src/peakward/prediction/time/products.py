@@ -11,6 +11,7 @@ GFLOP each, this errs by 2.4% (median) and 5.2% (nine in ten), over 30 in fp32 b
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import NamedTuple
 
 from peakward.records.calibration import ProductRate
@@ -46,10 +47,24 @@ class Kernel(NamedTuple):
     prologue: int
     """The cost of filling and emptying the pipeline, in steps of k."""
     item_bytes: int
+    unsplit: tuple[float, ...] = ()
+    """For each tile by which factor it is slower than its edges say; empty where none is. It counts where the
+    library splits no sum over k: where it does, it need not take small tiles."""
 
+
+_UNSPLIT_SIMT = (1.15, 1.15, 1.25, 1.25, 1.0, 1.0)
+"""Few threads do not keep a multiprocessor's fp32 units busy: in traces of an H200 tiles of 128 × 128 and
+more run at 0.93 of the rate, those of 128 × 64 at 0.69 to 0.73 (1,024³; 256 × 4,096 over 16,384; 2,048 ×
+6,848 over 1,024). Fitted to 25 products of k below `SPLIT_FROM` or with a bias, in these traces and in stored
+profiles of an H200: they err by 5.1% in the mean, with equal tiles by 10.2%. Batches of 64 × 128 tiles keep
+0.94 of the rate."""
+SPLIT_FROM = 2048
+"""The k from which cuBLAS splits an fp32 product over large tiles instead of taking small ones: it split
+256 × 2,048 over 2,048 and over 8,192, but not 1,024³, nor 256 × 4,096 over 16,384 with a bias. None between
+them was traced."""
 
 KERNELS: dict[str, Kernel] = {
-    "fp32": Kernel(_SIMT, 2, 64, 4),
+    "fp32": Kernel(_SIMT, 2, 64, 4, _UNSPLIT_SIMT),
     "tf32": Kernel(_TF32, 4, 192, 4),
     "bf16": Kernel(_NARROW, 4, 128, 2),
     "fp16": Kernel(_NARROW, 4, 128, 2),
@@ -104,10 +119,14 @@ class ProductModel(NamedTuple):
         """`start_s` of a product of so many rows."""
         return min(self.start_s, FEW_ROWS_START_S) if m <= FEW_ROWS else self.start_s
 
-    def compute_s(self, m: int, n: int, k: int, batch: int = 1) -> float:
+    def compute_s(self, m: int, n: int, k: int, batch: int = 1, *, splits: bool = True) -> float:
         """Seconds with the tile that ends first. With few rows each tile's sum over k is shared out among the
-        multiprocessors that would have none."""
-        return _compute_s(self, m, n, k, batch)
+        multiprocessors that would have none.
+
+        Args:
+            splits: Whether the library splits k where there are few large tiles.
+        """
+        return _compute_s(self, (m, n, k, batch), splits or m <= FEW_ROWS)
 
     def memory_s(self, m: int, n: int, k: int, batch: int = 1) -> float:
         """Seconds to read both operands and write the result, once each."""
@@ -136,11 +155,14 @@ class ProductModel(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _compute_s(on: ProductModel, m: int, n: int, k: int, batch: int) -> float:
+def _compute_s(on: ProductModel, sizes: tuple[int, int, int, int], splits: bool) -> float:
     """Most levers leave most products as they are, and a plan asks for each lever on each device."""
+    m, n, k, batch = sizes
+    slowdowns = repeat(1.0) if splits or not on.kernel.unsplit else on.kernel.unsplit
     return min(
-        on.waves_s(a, b, *on.shared_out(math.ceil(m / a) * math.ceil(n / b), m, k, batch))
-        for tile in on.kernel.tiles
+        slowdown
+        * on.waves_s(a, b, *on.shared_out(math.ceil(m / a) * math.ceil(n / b), m, k, batch))
+        for tile, slowdown in zip(on.kernel.tiles, slowdowns, strict=False)
         for a, b in (tile, tile[::-1])
     )
 

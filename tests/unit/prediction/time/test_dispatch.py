@@ -313,3 +313,20 @@ def test_what_torch_carries_out_by_other_operators_costs_their_calls():
 
     plain, safe = softmaxed(torch.ops.aten._softmax), softmaxed(torch.ops.aten._safe_softmax)
     assert safe - plain == pytest.approx(4 * OPERATOR)
+
+
+def test_a_repeated_tensor_costs_the_host_more_than_a_sum():
+    class Made(nn.Module):
+        def __init__(self, make):
+            super().__init__()
+            self.make = make
+
+        def forward(self, x):
+            return self.make(x)
+
+    makes = (lambda x: x + 1, lambda x: x.repeat(2, 1), lambda x: torch.stack([x, x]))
+    added, repeated, stacked = (
+        module_calls(capture_module(Made(each), (torch.zeros(4, 8),)), "forward") for each in makes
+    )
+    assert repeated - added == pytest.approx(4 * OPERATOR)
+    assert stacked - added == pytest.approx(OPERATOR)

@@ -82,6 +82,15 @@ def test_joined_parts_are_bound_by_their_elements():
     assert fused_s(turned, fast) == pytest.approx(1e-3 + 1e-6)
 
 
+@pytest.mark.parametrize(("row", "bound_s"), [(1024, 0.0), (2048, 1e-3)])
+def test_a_softmax_that_loops_over_its_rows_is_bound_by_its_exponentials(row, bound_s):
+    """370 · 10⁶ scores at 370 · 10⁹ a second."""
+    fast = SLOW._replace(traffic=TrafficCurve.stated(1e15, 1e-6))
+    scores = tensor(370_000_000 // row, row)
+    made = operator("inner_reduction", ["add", "_softmax"], (scores,), (scores,))
+    assert fused_s(made, fast) == pytest.approx(bound_s + 1e-6, rel=0.01, abs=1e-5)
+
+
 def test_more_multiprocessors_join_faster():
     fast = SLOW._replace(traffic=TrafficCurve.stated(1e15, 1e-6))
     turned = operator(

@@ -34,7 +34,8 @@ def test_every_kernel_is_of_an_operator_of_some_step():
         | names(case("gpt2", precision="bf16", optimizer="adamw-triton"))
         | names(case("small", attention="sdpa-math"))
     )
-    assert set(KERNELS) - met == set()
+    of_modules = {"native_dropout", "native_dropout_backward"}
+    assert set(KERNELS) - met == of_modules
 
 
 def test_nothing_moves_its_bytes_faster_than_an_addition():

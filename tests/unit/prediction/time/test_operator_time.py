@@ -1,12 +1,13 @@
 """Calls of single operators on a device of round figures, by hand."""
 
+import msgspec
 import pytest
 
-from peakward.prediction.time.kernels import TIMES
+from peakward.prediction.time.kernels import DROPPED_PER_SM_S, TIMES
 from peakward.prediction.time.operator_time import cost
 from peakward.prediction.time.setting import of_case
 
-from .round_device import US, case, device, operator, tensor
+from .round_device import ONE_TILE, US, case, device, operator, tensor
 
 CASE = case("small", batch_size=4, seq_len=128)
 """Of 512 tokens."""
@@ -83,6 +84,29 @@ def test_what_bounds_a_product():
     assert thin.device_s == pytest.approx(4 * (512 + 32_000 + 512 * 32_000) / 1e13 + START_S)
 
 
+@pytest.mark.parametrize(
+    ("made", "slowdown"),
+    [
+        (product(512, 1024, 512), 2),
+        (product(512, 1024, 512, name="addmm"), 2),
+        (product(512, 2048, 512), 1),  # its sum is split
+        (product(512, 2048, 512, name="addmm"), 2),  # not with a bias
+        (product(128, 512, 512, phase="backward"), 1),  # nor is a gradient's over 512 tokens whole
+        (product(64, 1024, 512), 1),  # few rows are always split
+        (product(128, 1024, 128, batch=(4,)), 1),
+        (product(512, 1024, 512, "bfloat16"), 1),
+    ],
+)
+def test_small_tiles_are_slow_where_a_sum_is_not_split(made, slowdown):
+    slow = ONE_TILE["fp32"]._replace(unsplit=(2.0,))
+    models = device().products
+    models["fp32"] = models["fp32"]._replace(kernel=slow)
+    compute_s, slow_s = (
+        seconds(made, products=each) - START_S for each in (device().products, models)
+    )
+    assert slow_s == pytest.approx(slowdown * compute_s)
+
+
 def test_tf32_is_the_cases_and_slow_over_the_rows_of_both():
     tf32 = case("small", batch_size=4, seq_len=128, precision="tf32")
     forward, gradient = (
@@ -128,7 +152,7 @@ def test_a_type_that_nobody_measured_has_no_time():
     ],
 )
 def test_attention_counts_what_the_maths_needs(name, model_share, n_launches):
-    q = tensor(4, 12, 128, 64, dtype="bfloat16")
+    q = tensor(4, 120, 128, 64, dtype="bfloat16")
     found = cost(operator(name, [q, q, q, q], [q], flops=10**9), of_case(CASE), device())
     assert found.device_s == pytest.approx(model_share * 1e-3 + LAUNCH_S)
     assert (found.n_launches, found.bound) == (n_launches, "compute")
@@ -145,10 +169,51 @@ def test_attention_counts_what_the_maths_needs(name, model_share, n_launches):
     ],
 )
 def test_on_hopper_kernels_and_head_dims_differ(kernel, head_dim, beside):
-    q = tensor(4, 12, 128, head_dim, dtype="bfloat16")
+    q = tensor(4, 120, 128, head_dim, dtype="bfloat16")
     name = f"_scaled_dot_product_{kernel}_attention"
     found = cost(operator(name, [q, q, q], [q], flops=10**9), of_case(CASE), device())
     assert found.device_s == pytest.approx(beside / 2 * 1e-3 + LAUNCH_S)
+
+
+def attention(kernel, n_heads, seq_len, dtype="float32", **more):
+    """Its products have 10⁹ FLOPs, of which a millisecond takes all; with a mask half of them."""
+    q = tensor(1, n_heads, seq_len, 64, dtype=dtype)
+    made = operator(f"_scaled_dot_product_{kernel}_attention", [q, q, q], [q], flops=10**9)
+    return msgspec.structs.replace(made, **more)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "n_heads", "shares"),
+    [
+        ("efficient", 10, 2 * 100 / 160),  # 160 blocks of 64 queries: two on some multiprocessor
+        ("efficient", 5, 100 / 80),  # one at most: as long as 100 of the 80 blocks
+        ("efficient", 100, 1 / 2),  # 1,600 blocks hide the longest
+        ("cudnn", 10, 100 / 80),  # 80 blocks of 128
+        ("flash", 10, TIMES["flash"]["forward"][64] / 2),  # whose blocks nobody traced
+    ],
+)
+def test_attention_of_few_heads_ends_with_the_blocks_that_see_all_keys(kernel, n_heads, shares):
+    """100 multiprocessors; each block has its share of all scores, masked or not."""
+    made = attention(kernel, n_heads, 1024, "bfloat16")
+    assert seconds(made) == pytest.approx(shares * 1e-3 + LAUNCH_S)
+
+
+def test_dropout_in_attention_costs_each_score_that_is_seen():
+    plain, drops = (attention("cudnn", 64, 1024, "bfloat16", drops=each) for each in (False, True))
+    drawn_s = elements_s(64 * 1024 * 1024 / 2, DROPPED_PER_SM_S * 132)
+    assert seconds(drops) - seconds(plain) == pytest.approx(drawn_s)
+
+
+def test_gradients_of_shared_keys_and_values_are_added_up():
+    """Two sums of 64 gradients of 1024 × 64: 8.4 MB read, 0.1 written."""
+
+    def backward(n_kv_heads):
+        q, k = (tensor(1, n, 1024, 64, dtype="bfloat16") for n in (64, n_kv_heads))
+        name = "_scaled_dot_product_cudnn_attention_backward"
+        return seconds(operator(name, [q, q, k, k], [q, k, k], "backward", flops=10**9))
+
+    moved_s = (64 + 1) * 1024 * 64 * 2 / 1e12
+    assert backward(1) - backward(64) == pytest.approx(2 * (moved_s + LAUNCH_S))
 
 
 X = tensor(4, 128, 2500)
@@ -227,11 +292,12 @@ def test_a_masked_fill_out_of_place_copies_first():
 
 
 def test_a_safe_softmax_is_a_softmax_and_the_search_for_rows_without_a_score():
-    """Flags of a byte are made of the scores and read again; zeros are put in by a broadcast."""
+    """Flags of a byte are made of the scores and gathered; zeros are put in by a broadcast."""
     scores = tensor(4, 10, 128, 250)  # 5.12 MB
     found = cost(operator("_safe_softmax", [scores], [scores]), of_case(CASE), device())
     softmax = cost(operator("_softmax", [scores], [scores]), of_case(CASE), device())
-    flags_s = (scores.n_bytes + 2 * scores.n_elements) / 1e12 + 2 * LAUNCH_S
+    flags_s = (scores.n_bytes + scores.n_elements) / 1e12 + 2 * LAUNCH_S
+    flags_s += elements_s(scores.n_elements, 900e9)
     zeros_s = 1.65 * (2 * scores.n_bytes / 1e12 + LAUNCH_S)
     assert found.device_s == pytest.approx(softmax.device_s + flags_s + zeros_s + LAUNCH_S)
     assert found.n_launches == 5
@@ -249,9 +315,16 @@ def test_a_sum_over_rows_is_two_kernels_and_another_sum_one():
     assert seconds(operator("sum", [X], [])) == pytest.approx(X_S + LAUNCH_S)
 
 
+def test_a_dropouts_gradient_widens_nothing():
+    """Its mask of flags is read beside the gradient, in one pass over both."""
+    flags = tensor(4, 128, 2500, dtype="bool")
+    made = operator("native_dropout_backward", [X, flags], [X], "backward")
+    assert seconds(made) == pytest.approx(2 * X_S + 1.28 * US + LAUNCH_S)
+
+
 def test_a_softmax_over_a_long_row_reads_it_again():
     short, long = tensor(100, 12_000), tensor(100, 12_001)
-    for x, factor in ((short, 1.45), (long, 1.95)):
+    for x, factor in ((short, 1.45), (long, 2.05)):
         moved_s = 2 * x.n_bytes / 1e12
         made = operator("_log_softmax", [x], [x])
         assert seconds(made) == pytest.approx(factor * (moved_s + LAUNCH_S))

@@ -289,7 +289,7 @@ def test_attention_without_a_mask_computes_twice_as_much():
             attend = torch.nn.functional.scaled_dot_product_attention
             return attend(q, q, q, is_causal=self.causal)
 
-    q = torch.randn(2, 4, 512, 64)
+    q = torch.randn(2, 64, 512, 64)
     on = device(call_s=0.0)
     masked, whole = (
         module_time(capture_module(Attention(causal), (q,)), on).operators[0]
