@@ -2,6 +2,7 @@
 
 import gc
 from contextlib import AbstractContextManager, nullcontext
+from statistics import fmean, median
 from typing import Any
 
 import msgspec
@@ -14,13 +15,16 @@ from peakward.lab.measure.calibration.timing import host_s
 from peakward.lab.measure.clock import clock_for
 
 N_WARMUP = 3
+N_TURNS = 4
+"""Of timed steps, with a call timed before, between and after them: from one case to the next, seconds later,
+a host changed its speed by a factor of 1.46 (H200, 28 November)."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """What the device did."""
 
     step_s: float
-    """The median of steps that follow one another."""
+    """The median over turns of the median of steps that follow one another."""
     n_steps: int
     peak_bytes: int | None
     """Allocated at most, from building the model on. None on a CPU."""
@@ -29,13 +33,14 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Allocated at most once all is compiled and the optimizer's state is there."""
     fits: dict[int, bool]
     """For limits of the allocator, in bytes: whether two steps ran."""
-    calls_s: tuple[float, float] | None = None
-    """A recorded call on the host just before and just after the timed steps. None in older files."""
+    calls_s: tuple[float, ...] | None = None
+    """A recorded call on the host before, between and after the turns of timed steps; before and after alone,
+    or None, in older files."""
 
     @property
     def call_s(self) -> float | None:
-        """The mean of both."""
-        return None if self.calls_s is None else sum(self.calls_s) / 2
+        """Their mean."""
+        return None if self.calls_s is None else fmean(self.calls_s)
 
 
 class Step:
@@ -95,18 +100,19 @@ def measured(case: GridCase, device: str, limits: tuple[int, ...], turn_s: float
     peak, reserved = _peaks(on_gpu)
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    before_s = call_s(device)
-    turn = run_turn("only", arm, clock_for(device), None, turn_s=turn_s)
-    after_s = call_s(device)
+    calls_s, turns = [call_s(device)], []
+    for _ in range(N_TURNS):
+        turns.append(run_turn("only", arm, clock_for(device), None, turn_s=turn_s / N_TURNS))
+        calls_s.append(call_s(device))
     steady, _ = _peaks(on_gpu)
     return Measured(
-        step_s=turn.median_s,
-        n_steps=turn.n_steps,
+        step_s=median(each.median_s for each in turns),
+        n_steps=sum(each.n_steps for each in turns),
         peak_bytes=peak,
         reserved_bytes=reserved,
         steady_peak_bytes=steady,
         fits={each: _runs_within(arm, each) for each in limits if on_gpu},
-        calls_s=(before_s, after_s),
+        calls_s=tuple(calls_s),
     )
 
 
