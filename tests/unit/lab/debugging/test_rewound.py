@@ -25,6 +25,17 @@ def test_a_step_that_counts_by_itself_is_told_so(run, batches):
     assert found.reason
 
 
+def test_a_step_whose_losses_depend_on_a_counter_is_told_of_it(run, batches):
+    class Cycles(run):
+        def loss(self, logits, ids):
+            factor = math.inf if self.n_calls == FAULT_AT else 1.0 + self.n_calls % 7
+            return super().loss(logits, ids) * factor
+
+    found = debugged(Cycles(), batches())
+    assert found.outcome == "not repeatable"
+    assert "a counter" in found.reason and "stateful=" in found.reason
+
+
 def test_a_step_that_draws_from_a_generator_of_its_own_is_told_so(run, batches):
     generator = torch.Generator().manual_seed(3)
 
