@@ -47,6 +47,7 @@ def _phase(fault: Fault) -> str:
         "data": "the batch",
         "forward": "the forward pass",
         "backward": "the backward pass",
+        "gradients": "what the step does with gradients",
         "optimizer": "the optimizer",
     }[fault.phase]
 

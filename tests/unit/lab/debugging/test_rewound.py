@@ -81,6 +81,26 @@ def test_a_loss_that_is_a_number_is_located(run, batches):
     assert (found.fault.module, found.fault.reached) == ("norm", "the loss")
 
 
+def test_what_a_step_does_with_gradients_is_no_forward_pass(run, batches):
+    class Normed(run):
+        def __call__(self, ids):
+            self.optimizer.zero_grad()
+            loss = self.loss(self.model(ids), ids)
+            loss.backward()
+            gradient = self.model.head.weight.grad
+            gradient /= gradient.norm() if self.model.steps != FAULT_AT else 0 * gradient.norm()
+            self.optimizer.step()
+            self.model.steps += 1
+            return loss.detach()
+
+    one = Normed()
+    one.model.register_buffer("steps", torch.zeros((), dtype=torch.long))
+    found = debugged(one, batches())
+    assert (found.fault.phase, found.fault.step) == ("gradients", FAULT_AT)
+    assert (found.cause.kind, found.fault.module) == ("division by zero", "")
+    assert "in what the step does with gradients" in pw.markdown(found)
+
+
 class Masters(Run):
     """A model in bf16 whose parameters are copies of those in fp32, which the optimizer alone holds."""
 
