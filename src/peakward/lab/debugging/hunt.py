@@ -381,7 +381,9 @@ def _eager() -> Any:
 
 
 def _number(loss: object) -> float | None:
-    return float(loss) if isinstance(loss, Tensor | int | float) else None
+    if isinstance(loss, Tensor):
+        return float(loss.detach())
+    return float(loss) if isinstance(loss, int | float) else None
 
 
 def _loss_is_finite(loss: float | None) -> bool:

@@ -101,6 +101,24 @@ def test_what_a_step_does_with_gradients_is_no_forward_pass(run, batches):
     assert "in what the step does with gradients" in pw.markdown(found)
 
 
+def test_a_loss_that_is_not_detached_brings_no_warning(run, batches, recwarn):
+    one = run()
+
+    def step(ids):
+        loss = one.loss(one.model(ids), ids)
+        return loss * (1.0 if ids.any() else math.inf)
+
+    ids = next(batches())
+    given = [ids, ids, ids, torch.zeros_like(ids)]
+    torch.set_warn_always(True)
+    try:
+        found = pw.debug(step, model=one.model, batches=given)
+    finally:
+        torch.set_warn_always(False)
+    assert found.n_steps == 4
+    assert not [each for each in recwarn if "requires_grad" in str(each.message)]
+
+
 class Masters(Run):
     """A model in bf16 whose parameters are copies of those in fp32, which the optimizer alone holds."""
 
