@@ -117,6 +117,11 @@ def investigate(
         measured = sweep.measure(case, HEADLINE)
         if measured.status == "invalid":
             raise PeakwardError(measured.reason or "expected a step that can be measured")
+        if measured.status == "crashed":
+            raise PeakwardError(
+                f"expected a step that runs as often as it is called, got {measured.reason}: give batches of "
+                "an iterator that ends by loader="
+            )
         return investigated_here(asked, sweep, store)
 
 

@@ -87,7 +87,8 @@ def optimize(
         The handle: `.levers`, `.report`, `.certificate`, `.proof`, `.step(batch)`, `.patch()` and `.undo()`.
 
     Raises:
-        PeakwardError: a model, a batch or a loss that cannot be stepped, or a named lever that cannot apply.
+        PeakwardError: a model, a batch or a loss that cannot be stepped, an optimizer of none of the model's
+            parameters, or a named lever that cannot apply.
     """
     names = None if levers is None else check.texts(levers, "levers", "levers")
     place = check.path(db, "db")
@@ -103,9 +104,16 @@ def optimize(
     from peakward.lab.measure.live_module import live_case
     from peakward.lab.models import data_parallel
     from peakward.lab.models.callers_compilation import CallersCompilation
-    from peakward.lab.models.given_module import expect_live, expect_module, given, loss_on
+    from peakward.lab.models.given_module import (
+        expect_live,
+        expect_module,
+        expect_trained,
+        given,
+        loss_on,
+    )
 
     expect_live(expect_module(model), optimizer)
+    expect_trained(model, optimizer)
     if batch is None:
         batch = first_batch(loader)
     data_parallel.expect_alone(model)
@@ -199,12 +207,14 @@ def apply(
         expect_live,
         expect_module,
         expect_plain,
+        expect_trained,
         given,
         keeps_buffers,
         loss_on,
     )
 
     expect_live(expect_module(model), optimizer)
+    expect_trained(model, optimizer)
     wrapper, model = data_parallel.wrapper_of(model), data_parallel.inside(model)
     expect_plain(model)
     if batch is not None:

@@ -69,6 +69,10 @@ def count(n: int) -> str:
     return "1 value" if n == 1 else f"{n:,} values"
 
 
+def _are(n: int) -> str:
+    return "is" if n == 1 else "are"
+
+
 def _batch(
     fault: Fault, _steps: Sequence[StepSeen], _modules: Sequence[ModuleSeen]
 ) -> Cause | None:
@@ -76,8 +80,8 @@ def _batch(
         return None
     return _cause(
         "bad batch",
-        f"The batch of step {fault.step} holds {count(fault.output.n_nonfinite)} that are not finite "
-        f"({fault.operator}).",
+        f"The batch of step {fault.step} holds {count(fault.output.n_nonfinite)} that "
+        f"{_are(fault.output.n_nonfinite)} not finite ({fault.operator}).",
         "check what the loader reads, and leave such samples out",
     )
 
@@ -136,7 +140,7 @@ def _logarithm(
         return None
     what = "0" if given.lowest == 0 else f"{given.lowest:.3g}"
     n = (
-        f"{count(given.n_zero)} of it {'is' if given.n_zero == 1 else 'are'} 0"
+        f"{count(given.n_zero)} of it {_are(given.n_zero)} 0"
         if given.n_zero
         else "some are below 0"
     )
@@ -226,9 +230,10 @@ def _division(
 ) -> Cause | None:
     if _base(fault).rstrip("_") not in DIVISIONS or not fault.inputs or not fault.inputs[-1].n_zero:
         return None
+    n = fault.inputs[-1].n_zero
     return _cause(
         "division by zero",
-        f"{operator_name(fault)} was given {count(fault.inputs[-1].n_zero)} that are 0 to divide by.",
+        f"{operator_name(fault)} was given {count(n)} to divide by that {_are(n)} 0.",
         "add an epsilon to what it divides by",
     )
 

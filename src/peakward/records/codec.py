@@ -81,5 +81,10 @@ def from_json(data: bytes, record_type: type[R]) -> R:
                 "it was written by a newer Peakward; upgrade this one"
             )
         return msgspec.json.decode(envelope.record, type=record_type)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        raise PeakwardError(
+            f"expected a {record_type.__name__} record, got bytes that are no text: name a file that "
+            ".save or --json wrote"
+        ) from error
+    except (msgspec.DecodeError, RecursionError) as error:
         raise PeakwardError(f"expected a {record_type.__name__} record, got {error}") from error

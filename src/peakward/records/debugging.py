@@ -7,7 +7,9 @@ import msgspec
 from peakward.records.environment import Environment
 from peakward.records.result import Result
 
-Phase = Literal["data", "forward", "backward", "optimizer"]
+Phase = Literal["data", "forward", "backward", "gradients", "optimizer"]
+"""The part of a step. `gradients`: what the step itself does with them between the backward pass and the
+optimizer, as clipping."""
 CauseKind = Literal[
     "bad batch",
     "learning rate",

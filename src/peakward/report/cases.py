@@ -4,6 +4,7 @@ import re
 
 from peakward.levers.registry import at_work
 from peakward.records.case import (
+    AS_WRITTEN,
     Case,
     CollectivesCase,
     Configuration,
@@ -151,13 +152,15 @@ def parts(configuration: Configuration) -> dict[str, str]:
 
 def settings(case: LeverCase) -> tuple[str, ...]:
     """How the work is carried out: precision, attention, compilation, then the other settings. For a live
-    step only the settings around it."""
-    configuration = case.configuration
+    step what differs from the step as it was written."""
     if isinstance(case, StepCase):
-        attended = f"{configuration.attention} attention"
-        around = (configuration.precision, attended)
-        unsaid = ("fp32", "as-written attention")
-        return ("as written", *(each for each in around if each not in unsaid))
+        plain = _settings(AS_WRITTEN, trains=True)
+        changed = (each for each in _settings(case.configuration, trains=True) if each not in plain)
+        return ("as written", *changed)
+    return _settings(case.configuration, trains=case.workload.pass_ == "train_step")
+
+
+def _settings(configuration: Configuration, *, trains: bool) -> tuple[str, ...]:
     compiled = {"none": "eager", "default": "compile"}.get(
         configuration.compile, f"compile {configuration.compile}"
     )
@@ -168,7 +171,7 @@ def settings(case: LeverCase) -> tuple[str, ...]:
     words = [configuration.precision, attended, compiled]
     if configuration.cuda_graphs:
         words.append("cuda-graphs")
-    if case.workload.pass_ == "train_step":
+    if trains:
         words.append(configuration.optimizer)
     if configuration.checkpointing != "none":
         words.append(f"checkpointing {configuration.checkpointing}")

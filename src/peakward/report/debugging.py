@@ -47,6 +47,7 @@ def _phase(fault: Fault) -> str:
         "data": "the batch",
         "forward": "the forward pass",
         "backward": "the backward pass",
+        "gradients": "what the step does with gradients",
         "optimizer": "the optimizer",
     }[fault.phase]
 
@@ -150,7 +151,9 @@ def _tensor(of: TensorSummary) -> str:
         said += f", {of.n_nonfinite:,} not finite"
     if of.lowest is not None and of.highest is not None:
         said += f", {of.lowest:.4g} to {of.highest:.4g}"
-    return said + (f", {of.n_zero:,} are 0" if of.n_zero else "")
+    if of.n_zero:
+        said += f", {of.n_zero:,} {'is' if of.n_zero == 1 else 'are'} 0"
+    return said
 
 
 _STEP_COLUMNS = (

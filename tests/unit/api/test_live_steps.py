@@ -74,6 +74,20 @@ def test_a_step_is_measured_profiled_diagnosed_and_reported(
     assert "my step" in capsys.readouterr().out
 
 
+def test_a_step_whose_own_batches_end_is_refused_with_the_reason(make_step, calibrated):
+    given = make_step()
+    left = iter(range(12))
+
+    def step():
+        next(left)
+        return given.step()
+
+    with pytest.raises(
+        pw.PeakwardError, match=r"as often as it is called, got StopIteration: .*loader="
+    ):
+        pw.investigate(step, model=given.model, optimizer=given.optimizer, budget_s=5.0)
+
+
 def test_the_kernels_of_its_attention_are_tried(make_step, calibrated):
     given = make_step()
     study = pw.investigate(given.step, model=given.model, optimizer=given.optimizer, budget_s=8.0)

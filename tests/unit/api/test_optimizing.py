@@ -118,6 +118,14 @@ def test_a_model_whose_steps_crash_is_refused_with_the_reason(
         pw.optimize(Waits(), BATCH, budget=5)
 
 
+def test_an_optimizer_of_another_model_is_refused():
+    other = torch.optim.AdamW(Waits().parameters())
+    with pytest.raises(
+        pw.PeakwardError, match="of the model's parameters, got AdamW that holds none"
+    ):
+        pw.optimize(Waits(), BATCH, optimizer=other, budget=5)
+
+
 class Wants(torch.nn.Module):
     """Its batch may lack an input, or be written to."""
 

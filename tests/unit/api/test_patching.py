@@ -182,6 +182,16 @@ def test_what_a_diff_does_not_make_stands_above_it(script):
     assert "faster(model)\n" in script.read_text()
 
 
+def test_attention_in_one_expression_is_not_said_to_be_missing(script):
+    chain = "att = F.softmax(att, dim=-1)\n        y = att @ v"
+    assert chain in MODEL
+    path = script.parent / "parts" / "model.py"
+    path.write_text(MODEL.replace(chain, "y = F.softmax(att, dim=-1) @ v"))
+    site = ran(SCRIPT, RUN)["found"]
+    text = patch(of(live(), live(precision="bf16-mixed", attention="sdpa"), called=site))
+    assert text.startswith("# By hand: No attention was found in your files whose scores, mask,")
+
+
 def test_a_best_that_no_line_makes_is_refused_with_what_to_do(script):
     (script.parent / "parts" / "model.py").write_text(MODEL.replace("-inf", "-1e9"))
     site = ran(SCRIPT, RUN)["found"]

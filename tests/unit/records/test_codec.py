@@ -152,3 +152,11 @@ def test_a_key_that_is_no_text_gives_one_clear_line() -> None:
     assert fields(data) == frozenset()
     with pytest.raises(PeakwardError, match=r"^expected a Run record, got [^\n]+$"):
         from_json(data, Run)
+
+
+def test_a_file_that_is_no_text_is_told_what_to_name_instead():
+    with pytest.raises(PeakwardError) as caught:
+        from_json(b"PK\x03\x04\x80", Study)
+    assert str(caught.value) == (
+        "expected a Study record, got bytes that are no text: name a file that .save or --json wrote"
+    )

@@ -5,7 +5,7 @@ import pytest
 
 from peakward.models.presets import model as catalogued
 from peakward.prediction.parameters import n_parameters
-from peakward.records.case import MicroCase, OperatorCase, Source, StepCase, TextData
+from peakward.records.case import Configuration, MicroCase, OperatorCase, Source, StepCase, TextData
 from peakward.report.cases import brief, label, loader, model, settings, workload
 
 
@@ -26,6 +26,16 @@ def test_operators_and_steps():
     )
     assert label(operator) == "attention 8 × 1 × 1024 × 64 forward, fp32, naive, compile default"
     assert label(StepCase(name="my step", fingerprint="0", device="cpu")) == "my step"
+
+
+def test_a_live_step_says_all_that_is_set_in_it():
+    step = StepCase(name="my step", fingerprint="0", device="cpu")
+    assert settings(step) == ("as written",)
+    found = Configuration(
+        attention="as-written", precision="bf16-mixed", compile="default", optimizer="adamw-fused"
+    )
+    best = msgspec.structs.replace(step, configuration=found)
+    assert settings(best) == ("as written", "bf16-mixed", "compile", "adamw-fused")
 
 
 def test_of_a_mixture_both_numbers_of_parameters_are_said():

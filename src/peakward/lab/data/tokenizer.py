@@ -129,16 +129,30 @@ class BytePairs:
 
     def encode(self, text: str) -> NDArray[np.int64]:
         """See Tokenizer."""
-        return np.array(self._inner.encode(text, add_special_tokens=False).ids, dtype=np.int64)
+        return np.array(self._ids(text, marked=False), dtype=np.int64)
 
     def of_prompt(self, text: str) -> NDArray[np.int64]:
         """The tokens that a text begins with where a model goes on with it: as Llama's, its file may put one
         that marks the beginning before them. None of an empty text."""
-        plain = self._inner.encode(text, add_special_tokens=False).ids
-        marked = self._inner.encode(text, add_special_tokens=True).ids
+        plain, marked = self._ids(text, marked=False), self._ids(text, marked=True)
         places = range(len(marked) - len(plain) + 1) if plain else ()
         first = next((at for at in places if marked[at : at + len(plain)] == plain), 0)
         return np.array([*marked[:first], *plain], dtype=np.int64)
+
+    def _ids(self, text: str, *, marked: bool) -> list[int]:
+        """The tokens of a text, between those that mark its beginning and its end where it is marked.
+
+        Raises:
+            PeakwardError: the tokenizer has no token for a word of it, and none for unknown words.
+        """
+        try:
+            ids: list[int] = self._inner.encode(text, add_special_tokens=marked).ids
+        except Exception as error:  # tokenizers raises no narrower class.
+            raise PeakwardError(
+                f"expected text that the tokenizer can split, got {quoted(text)}: {error}; take a tokenizer "
+                "with a token for unknown words"
+            ) from error
+        return ids
 
     def has_tokens_of(self, other: "BytePairs") -> bool:
         """Whether each of the other's tokens is the same here, and the other way round."""

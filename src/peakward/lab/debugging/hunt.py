@@ -213,13 +213,15 @@ class _Run:
         if _agree(again.losses, first.losses):
             return (
                 "two replays agree with each other and not with the run: the step reads something that "
-                "changes from call to call and is no part of model, optimizer, random states or batch (a "
+                "changed during the run and is no part of model, optimizer, random states or batch (a "
                 "counter, a file, a loader inside of the step). Give a loader as batches=, the optimizer, "
                 "and objects with a state_dict as stateful="
             )
         return (
-            "two replays disagree: the step draws random numbers from a generator of its own without a seed, "
-            "or its kernels add in another order at each call. Give it torch's generator, or set "
+            "two replays disagree: the step reads what moves on from call to call (a counter, a file, a "
+            "loader inside of the step), draws random numbers from a generator of its own without a seed, or "
+            "its kernels add in another order at each call. Give a loader as batches= and objects with a "
+            "state_dict as stateful=, draw from torch's generator, or set "
             "torch.use_deterministic_algorithms(True)"
         )
 
@@ -379,7 +381,9 @@ def _eager() -> Any:
 
 
 def _number(loss: object) -> float | None:
-    return float(loss) if isinstance(loss, Tensor | int | float) else None
+    if isinstance(loss, Tensor):
+        return float(loss.detach())
+    return float(loss) if isinstance(loss, int | float) else None
 
 
 def _loss_is_finite(loss: float | None) -> bool:

@@ -7,7 +7,7 @@ a number.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -60,11 +60,17 @@ class Locator(TorchDispatchMode):
     Args:
         places: follows the step through its modules.
         named: tensors from before the step by name: those of the batch, parameters, moments, gradients.
+        gradients: those that are kept now, by name.
     """
 
-    def __init__(self, places: Places, named: dict[str, Tensor]) -> None:
+    def __init__(
+        self,
+        places: Places,
+        named: dict[str, Tensor],
+        gradients: Callable[[], Mapping[str, Tensor]],
+    ) -> None:
         super().__init__()
-        self._places = places
+        self._places, self._gradients = places, gradients
         self._names = {_address(each): name for name, each in named.items()}
         # A step may free its gradients: the references keep their addresses from reuse.
         self._held = [StorageWeakRef(plain(each).untyped_storage()) for each in named.values()]
@@ -171,7 +177,7 @@ class Locator(TorchDispatchMode):
             out,
             Origin(
                 operator=str(func),
-                place=self._places.now(),
+                place=self._place([each for each, _ in before]),
                 output=summary(out, "output"),
                 inputs=inputs,
                 channel=channel(out),
@@ -180,6 +186,15 @@ class Locator(TorchDispatchMode):
                 was_asked_for=not is_nan and any(math.isinf(each) for each in constants),
             ),
         )
+
+    def _place(self, given: Sequence[Tensor]) -> Place:
+        """The place of the operator that runs. No forward pass reads a gradient."""
+        place = self._places.now()
+        if place.phase != "forward":
+            return place
+        gradients = set(map(_address, self._gradients().values()))
+        reads = any(_address(each) in gradients for each in given)
+        return place._replace(phase="gradients") if reads else place
 
     def _keep(self, tensor: Tensor, origin: Origin | None) -> None:
         memory = StorageWeakRef(plain(tensor).untyped_storage())
@@ -194,7 +209,8 @@ def located(state: TrainingState, batch: object) -> Iterator[Locator]:
     places = Places(state.model)
     given = filter(is_followed, tensors_in(batch))
     inputs = {f"batch {n}": each for n, each in enumerate(given)}
-    locator = Locator(places, {**state.tensors(), **state.gradients(), **inputs})
+    named = {**state.tensors(), **state.gradients(), **inputs}
+    locator = Locator(places, named, state.gradients)
     torch.compiler.set_stance("force_eager")
     try:
         with places.followed(state.optimizer), locator:

@@ -52,7 +52,8 @@ class Losses:
             self._keep(loss.detach())
             return
         self._flush()
-        self.values.append(None if loss is None else float(loss))
+        number = loss.detach() if isinstance(loss, Tensor) else loss
+        self.values.append(None if number is None else float(number))
 
     def first_nonfinite(self) -> int | None:
         """The first step whose loss is not finite, among those that have arrived; does not wait."""

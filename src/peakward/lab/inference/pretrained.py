@@ -111,11 +111,17 @@ def load(name: str, *, attention: str, device: str, dtype: torch.dtype) -> Pretr
     return Pretrained(model, words, found.ends, found.stored)
 
 
+def _whose(path: Path) -> str:
+    """The name of the model whose .gguf file or configuration it is: weights and tokenizer lie beside a
+    configuration, not in it."""
+    return path.name if path.suffix == ".gguf" else files.title(path)
+
+
 def _expect_known(words: BytePairs, vocab_size: int, path: Path) -> None:
     if words.n_plain > vocab_size:
         raise PeakwardError(
             f"expected a tokenizer of at most {vocab_size:,} tokens, the model's vocabulary, got one of "
-            f"{words.n_plain:,} in {path.name}: take both from one model"
+            f"{words.n_plain:,} in {_whose(path)}: take both from one model"
         )
 
 
@@ -127,7 +133,7 @@ def _expect_finite(held: Mapping[str, Tensor], path: Path) -> None:
     ]
     if broken:
         raise PeakwardError(
-            f"expected finite weights, got NaN or infinity in {quoted(broken[0])} of {path.name}: "
+            f"expected finite weights, got NaN or infinity in {quoted(broken[0])} of {_whose(path)}: "
             "download them again, or look at how they were trained"
         )
 
@@ -187,7 +193,7 @@ def _decoder(found: Found, attention: str, device: str, dtype: torch.dtype) -> D
     if beyond:
         raise PeakwardError(
             f"expected the weights that the model's configuration says, got {quoted(beyond[0])} too in "
-            f"{found.path.name}: the decoder would compute another model"
+            f"{_whose(found.path)}: the decoder would compute another model"
         )
     wrong = [
         f"{quoted(name)} of {tuple(state[name].shape)} for {tuple(planned.shape)}"
@@ -197,7 +203,7 @@ def _decoder(found: Found, attention: str, device: str, dtype: torch.dtype) -> D
     if wrong:
         raise PeakwardError(
             f"expected weights of the sizes that the model's configuration says, got {wrong[0]} in "
-            f"{found.path.name}: take both from one model"
+            f"{_whose(found.path)}: take both from one model"
         )
     held = {name: each.to(device, dtype) for name, each in state.items()}
     _expect_finite(held, found.path)

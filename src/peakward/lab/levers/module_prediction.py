@@ -13,7 +13,7 @@ from peakward.lab.data.feed import micro_batches
 from peakward.lab.levers import precision
 from peakward.lab.levers.fp8_layers import every_layer
 from peakward.lab.levers.module_levers import compiled_parts, recompute
-from peakward.lab.levers.module_step import expect_said, main_tensor, place
+from peakward.lab.levers.module_step import expect_said, expect_size, main_tensor, place
 from peakward.lab.models import module_source
 from peakward.lab.models.callers_compilation import CallersCompilation
 from peakward.lab.models.data_parallel import inside
@@ -80,7 +80,8 @@ def capture_given(
             here, or of an H100 where there is none.
 
     Raises:
-        PeakwardError: a setting that a capture does not see; or as `capture_module`, or `recompute`.
+        PeakwardError: a setting that a capture does not see, a batch of another size than the workload's; or
+            as `capture_module`, or `recompute`.
     """
     expect_seen(case)
     work = case.workload
@@ -102,6 +103,8 @@ def capture_given(
         (((ids, targets),), *_) = micro_batches(work, given.vocab_size, "cpu", n_steps=1)
         args = (ids,)
         loss = loss or _of_logits(targets)
+    else:
+        expect_size((args, given.kwargs), work)
     pass_: ModulePass = work.pass_  # type: ignore[assignment]
     return capture_module(
         given.module,

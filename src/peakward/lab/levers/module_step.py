@@ -286,13 +286,7 @@ class GivenBatch:
         Raises:
             PeakwardError: it is not of the workload's size, which its rates would be reckoned by.
         """
-        first = self._leaves[self._places[0]]
-        if tuple(first.shape[:2]) != (workload.batch_size, workload.seq_len):
-            raise PeakwardError(
-                f"expected a batch of {workload.batch_size} × {workload.seq_len} (--batch-size, --seq-len), "
-                f"got a first tensor of {tuple(first.shape)}: say its size by these options, or let the "
-                "factory take batch_size and seq_len"
-            )
+        expect_size(self._leaves, workload)
         held = tuple(self._moved(self._leaves[i], device) for i in self._places)
         return [[held] * workload.accumulate]
 
@@ -319,6 +313,23 @@ class GivenBatch:
         """The loss of the module's output."""
         output = self._called(module, batch)
         return scalar(output if self._loss is None else self._loss(output))
+
+
+def expect_size(batch: Any, workload: Workload) -> None:
+    """
+    Args:
+        batch: what a module is called on, in any containers.
+
+    Raises:
+        PeakwardError: its first tensor is not of the workload's size, which rates are reckoned by.
+    """
+    first = next(each for each in tree_leaves(batch) if isinstance(each, Tensor))
+    if tuple(first.shape[:2]) != (workload.batch_size, workload.seq_len):
+        raise PeakwardError(
+            f"expected a batch of {workload.batch_size} × {workload.seq_len} (--batch-size, --seq-len), got "
+            f"a first tensor of {tuple(first.shape)}: say its size by these options, or let the factory take "
+            "batch_size and seq_len"
+        )
 
 
 def main_tensor(output: Any) -> Tensor:

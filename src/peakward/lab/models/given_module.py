@@ -263,6 +263,21 @@ def expect_live(model: object, optimizer: object) -> None:
             )
 
 
+def expect_trained(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    """
+    Raises:
+        PeakwardError: the optimizer, where one is given, holds no parameter of the model.
+    """
+    if optimizer is None:
+        return
+    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    if held.isdisjoint(map(id, model.parameters())):
+        raise PeakwardError(
+            f"expected an optimizer of the model's parameters, got {type(optimizer).__name__} that holds "
+            "none of them: make it of model.parameters(), behind what replaces parameters"
+        )
+
+
 def expect_module(given: object) -> nn.Module:
     """The module, where it is one.
 

@@ -27,6 +27,7 @@ from peakward.report.run.investigation import (
     model_flops,
 )
 from peakward.stats.pairs import inverted
+from peakward.stats.summary import typical_s
 
 
 def step_times(read: RunParts) -> Plot | None:
@@ -108,11 +109,10 @@ def intensity(prediction: Prediction) -> float:
 
 
 def _measured(x: int, point: Configuration) -> Point | None:
-    summary = point.measurement.summary if point.measurement else None
-    if summary is None:
+    step_s = None if point.measurement is None else typical_s(point.measurement)
+    if step_s is None:
         return None
-    median = summary.median_s
-    return Point(x=x, y=median.estimate, low=median.low, high=median.high, label=point.name)
+    return Point(x=x, y=step_s.estimate, low=step_s.low, high=step_s.high, label=point.name)
 
 
 def _paired(x: int, trial: Trial) -> Point | None:

@@ -52,6 +52,19 @@ REPEATED_TEXT = Text(("the cat and the hat\n" * 20, "the bat"), "0123", 400)
 tokenizers = pytest.importorskip("tokenizers")
 
 
+def test_a_word_that_no_token_stands_for_is_refused():
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"the": 0, "cat": 1}))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    found = tokenizer.BytePairs(words, "words", 1)
+    assert found.of_prompt("the cat").tolist() == [0, 1]
+    for asked in (found.encode, found.of_prompt):
+        with pytest.raises(PeakwardError) as caught:
+            asked("the dog")
+        assert str(caught.value).startswith(
+            "expected text that the tokenizer can split, got 'the dog': "
+        )
+
+
 def back(found, ids) -> str:
     inner = found._inner
     inner.decoder = tokenizers.decoders.ByteLevel()

@@ -233,6 +233,7 @@ def test_a_bad_batch(run, batches):
     assert (found.fault.phase, found.fault.step) == ("data", FAULT_AT)
     assert found.fault.operator == "batch 0"
     assert found.cause.kind == "bad batch"
+    assert "holds 1 value that is not finite (batch 0)." in found.cause.sentence
     assert found.with_batch_before
     assert (found.trials[0].fix, found.trials[0].passes) == ("skip batch", True)
     last = debugged(one, given[: FAULT_AT + 1])

@@ -25,6 +25,17 @@ def test_a_step_that_counts_by_itself_is_told_so(run, batches):
     assert found.reason
 
 
+def test_a_step_whose_losses_depend_on_a_counter_is_told_of_it(run, batches):
+    class Cycles(run):
+        def loss(self, logits, ids):
+            factor = math.inf if self.n_calls == FAULT_AT else 1.0 + self.n_calls % 7
+            return super().loss(logits, ids) * factor
+
+    found = debugged(Cycles(), batches())
+    assert found.outcome == "not repeatable"
+    assert "a counter" in found.reason and "stateful=" in found.reason
+
+
 def test_a_step_that_draws_from_a_generator_of_its_own_is_told_so(run, batches):
     generator = torch.Generator().manual_seed(3)
 
@@ -68,6 +79,44 @@ def test_a_loss_that_is_a_number_is_located(run, batches):
     found = pw.debug(step, model=one.model, batches=batches())
     assert (found.outcome, found.fault.operator) == ("found", "aten.div.Tensor")
     assert (found.fault.module, found.fault.reached) == ("norm", "the loss")
+
+
+def test_what_a_step_does_with_gradients_is_no_forward_pass(run, batches):
+    class Normed(run):
+        def __call__(self, ids):
+            self.optimizer.zero_grad()
+            loss = self.loss(self.model(ids), ids)
+            loss.backward()
+            gradient = self.model.head.weight.grad
+            gradient /= gradient.norm() if self.model.steps != FAULT_AT else 0 * gradient.norm()
+            self.optimizer.step()
+            self.model.steps += 1
+            return loss.detach()
+
+    one = Normed()
+    one.model.register_buffer("steps", torch.zeros((), dtype=torch.long))
+    found = debugged(one, batches())
+    assert (found.fault.phase, found.fault.step) == ("gradients", FAULT_AT)
+    assert (found.cause.kind, found.fault.module) == ("division by zero", "")
+    assert "in what the step does with gradients" in pw.markdown(found)
+
+
+def test_a_loss_that_is_not_detached_brings_no_warning(run, batches, recwarn):
+    one = run()
+
+    def step(ids):
+        loss = one.loss(one.model(ids), ids)
+        return loss * (1.0 if ids.any() else math.inf)
+
+    ids = next(batches())
+    given = [ids, ids, ids, torch.zeros_like(ids)]
+    torch.set_warn_always(True)
+    try:
+        found = pw.debug(step, model=one.model, batches=given)
+    finally:
+        torch.set_warn_always(False)
+    assert found.n_steps == 4
+    assert not [each for each in recwarn if "requires_grad" in str(each.message)]
 
 
 class Masters(Run):

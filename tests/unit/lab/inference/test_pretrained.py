@@ -146,9 +146,9 @@ def test_weights_that_are_not_finite(folder, llama):
     for value in (math.nan, -math.inf):
         llama.model.layers[1].mlp.down_proj.weight.data[3, 4] = value
         llama.save_pretrained(folder)
-        assert "expected finite weights, got NaN or infinity in 'blocks.1.ff.down" in refusal(
-            folder
-        )
+        said = refusal(folder)
+        assert "expected finite weights, got NaN or infinity in 'blocks.1.ff.down" in said
+        assert f" of {folder.name}: download them again" in said
 
 
 def test_a_head_of_its_own_where_the_configuration_has_none(folder, llama):
@@ -173,7 +173,8 @@ def test_folders_of_another_model(folder):
     configured(folder, rope_scaling={"type": "linear", "factor": 4.0})  # Both: transformers scales.
     assert "rope of type linear" in refusal(folder)
     configured(folder, rope_parameters=None, rope_scaling=None, vocab_size=100)
-    assert "tokenizer of at most 100 tokens" in refusal(folder)
+    said = refusal(folder)
+    assert "tokenizer of at most 100 tokens" in said and f" in {folder.name}: take" in said
     configured(folder, model_type="gpt_neox")
     assert "expected a model of type llama, mistral, qwen2" in refusal(folder)
     (folder / "tokenizer.json").unlink()

@@ -24,6 +24,15 @@ def test_products_are_counted_as_the_layers_have_them(pass_, make_module_case):
     assert found.tokens == tokens
 
 
+def test_a_batch_of_another_size_than_the_workloads_is_refused(make_module_case):
+    case = make_module_case("py:tiny_gpt:as_object", workload={"batch_size": 4, "seq_len": 512})
+    with pytest.raises(
+        PeakwardError, match=r"expected a batch of 4 × 512 .*, got a first tensor of \(2, 16\)"
+    ):
+        capture_case(case)
+    assert capture_case(make_module_case("py:tiny_gpt:as_object")).tokens == 2 * 16
+
+
 @pytest.mark.parametrize(
     ("factory", "scope"), [("compiled", "model"), ("compiled_by_blocks", "block")]
 )

@@ -7,7 +7,7 @@ from peakward.levers.catalogue import lever, pull
 from peakward.models.presets import model
 from peakward.records.case import ModelCase, Workload
 from peakward.records.lever import NumericsVerdict, Pair, Trial
-from peakward.records.measurement import Interval
+from peakward.records.measurement import Interval, LoaderWait
 from peakward.report.plots import marks, measured, places, roofs
 from peakward.report.run import plots
 from peakward.report.run.investigation import read
@@ -38,6 +38,15 @@ def test_a_bar_for_each_step_of_the_composition(run_study):
 def test_the_last_step_stands_in_for_a_best_that_was_not_measured(run_study):
     cut = replace(run_study, measurements=run_study.measurements[:1])
     assert bars(cut)[-1].label == "step 4: fused-optimizer"
+
+
+def test_a_step_that_a_loader_feeds_has_its_mean_as_above_the_plot(run_study):
+    first = run_study.measurements[0]
+    late = replace(first.runs[0], steps_s=(*first.runs[0].steps_s, 60.0))
+    waits = LoaderWait(wait_s=(0.0,), first_wait_s=0.0)
+    fed = replace(first, runs=(late, *first.runs[1:]), loader=waits)
+    study = replace(run_study, measurements=(fed, *run_study.measurements[1:]))
+    assert bars(study)[0].y == read(study).baseline.step_s > first.summary.median_s.estimate
 
 
 def test_floors_are_marked_on_baseline_and_best(run_study):
