@@ -1,9 +1,9 @@
 """Attention that a file writes out, as a call of torch's scaled_dot_product_attention.
 
-A chain is taken where every statement of it can be shown to be part of one attention: scores, their scale, a
-mask, softmax, dropout, and the product with the values, one behind the other, each of whose results is used
-by the next alone. The mask must be a buffer that its class makes with `tril` or `triu` of ones. Whatever
-differs is left as it is, with the reason.
+A chain is taken where every part of it can be shown to be of one attention: scores, their scale, a mask,
+softmax, dropout, and the product with the values, each of whose results is used by the next alone. They are
+statements one behind the other, or parts of one expression. The mask must be made with `tril` or `triu` of
+ones, as a buffer of the class or in the function. Whatever differs is left as it is, with the reason.
 """
 
 import ast
@@ -12,23 +12,32 @@ from typing import NamedTuple
 
 from peakward.patches.causal_mask import (
     NotShownError,
+    assigned,
     called,
     expect_causal,
     integer,
     is_module,
     mask,
+    triangle,
 )
 from peakward.patches.source import Edit, Source, bound_names, with_imports
 
 FUNCTIONAL = "torch.nn.functional"
+SIMPLE = (ast.Assign, ast.Return, ast.AugAssign, ast.Expr)
+"""Statements in which an attention may end."""
 LONGEST = 100
 """Columns of a call on one line."""
 
 
 class Chain(NamedTuple):
-    """The statements of one attention, and what they compute from."""
+    """The parts of one attention, and what it computes from."""
 
     statements: tuple[ast.Assign, ...]
+    """Those that go, in their order."""
+    last: ast.stmt
+    """The one with the product, which stays."""
+    product: ast.expr
+    """The product with the values, in whose place the call comes."""
     query: ast.expr
     key: ast.expr
     value: ast.expr
@@ -49,10 +58,10 @@ def in_attention(source: Source) -> tuple[tuple[Edit, ...], tuple[str, ...]]:
         multiplies = any(
             _product(each) for each in ast.walk(function) if isinstance(each, ast.expr)
         )
-        for body, at in _softmaxes(function) if multiplies else ():
-            where = f"{source.path}:{body[at].lineno}"
+        for body, at, softmax in _softmaxes(function) if multiplies else ():
+            where = f"{source.path}:{softmax.lineno}"
             try:
-                chain = _chain(owner, function, body, at)
+                chain = _chain(owner, function, body, at, softmax)
                 _expect_own_lines(source, chain)
             except NotShownError as why:
                 left.append(f"Attention in {where} stays written out: {why}.")
@@ -72,65 +81,64 @@ def _functions(tree: ast.Module) -> Iterator[tuple[ast.ClassDef, ast.FunctionDef
             yield from ((owner, each) for each in owner.body if isinstance(each, ast.FunctionDef))
 
 
-def _softmaxes(function: ast.FunctionDef) -> Iterator[tuple[list[ast.stmt], int]]:
-    """The statements `name = softmax(name, dim=-1)`, each with its place in the block that it is in."""
+def _softmaxes(function: ast.FunctionDef) -> Iterator[tuple[list[ast.stmt], int, ast.expr]]:
+    """The softmaxes over the last dimension, each with the block and the place in it of its statement."""
     for node in ast.walk(function):
         for block in ("body", "orelse", "finalbody"):
-            body = getattr(node, block, None)
-            if isinstance(body, list):
-                for at, each in enumerate(body):
-                    if isinstance(each, ast.Assign) and _softmax(each.value) is not None:
-                        yield body, at
+            body: list[ast.stmt] = getattr(node, block, [])
+            for at, each in enumerate(body if isinstance(body, list) else ()):
+                if isinstance(each, SIMPLE):
+                    inside = (part for part in ast.walk(each) if isinstance(part, ast.expr))
+                    yield from ((body, at, part) for part in inside if _softmax(part) is not None)
 
 
-def _chain(owner: ast.ClassDef, function: ast.FunctionDef, body: list[ast.stmt], at: int) -> Chain:
-    first, causal, scale = at, False, None
-    current = _softmax(_value(body[at]))
-    if (masked := mask(_before(body, first, current))) is not None:
-        first -= 1
-        causal = True
-        current, tested = masked
-        expect_causal(owner, tested)
-    found = _before(body, first, current)
-    if (
-        found is not None
-        and (scaled := _scaled(found)) is not None
-        and isinstance(scaled[0], ast.Name)
-    ):
-        first -= 1
-        current, scale = scaled[0], scaled[1]
-        found = _before(body, first, current)
-    if found is None:
-        raise NotShownError("its scores are not made by the statement before")
-    first -= 1
-    if (scaled := _scaled(found)) is not None and _product(found) is None:
-        if scale is not None:
+def _chain(
+    owner: ast.ClassDef,
+    function: ast.FunctionDef,
+    body: list[ast.stmt],
+    at: int,
+    softmax: ast.expr,
+) -> Chain:
+    made, first = _made(body, at, _softmax(softmax))
+    causal, scale, masks = False, None, set[str]()
+    if (masked := mask(made)) is not None:
+        causal, (current, condition) = True, masked
+        masks = expect_causal(owner, function, condition)
+        made, first = _made(body, first, current)
+    if _product(made) is None and (scaled := _scaled(made)) is not None:
+        current, scale = scaled
+        made, first = _made(body, first, current)
+        if _product(made) is None and _scaled(made) is not None:
             raise NotShownError("its scores are scaled twice")
-        found, scale = scaled
-    product = _product(found)
+    product = _product(made)
     key = None if product is None else _transposed(product[1])
     if product is None or key is None:
         raise NotShownError("its scores are not q @ k.transpose(-2, -1)")
     if scale is not None and not _is_number(scale[1]):
         raise NotShownError("the scale of its scores is not shown to be a number")
-    last, probabilities, dropout = at, _name(body[at]), None
-    after = body[last + 1] if last + 1 < len(body) else None
-    if isinstance(after, ast.Assign) and (dropped := _dropped(owner, after.value, probabilities)):
-        last, dropout, probabilities = last + 1, dropped, _name(after)
-        after = body[last + 1] if last + 1 < len(body) else None
-    mixed = _product(after.value) if isinstance(after, ast.Assign) else None
-    if mixed is None or not _is(mixed[0], probabilities):
+    dropout, operand = None, softmax
+    taken, operand, last = _taken(body, at, operand)
+    if dropped := _dropped(owner, taken, operand):
+        dropout = dropped
+        taken, operand, last = _taken(body, last, taken)
+    mixed = _product(taken)
+    if mixed is None or mixed[0] is not operand:
         raise NotShownError(
             "its probabilities are not multiplied with the values by the statement behind"
         )
-    statements = tuple(body[first : last + 2])
-    _expect_unread(function, statements)
-    return Chain(statements, product[0], key, mixed[1], scale, causal, dropout)  # type: ignore[arg-type]
-
-
-def _value(statement: ast.stmt) -> ast.expr:
-    assert isinstance(statement, ast.Assign)
-    return statement.value
+    statements = _gone(function, body, first, last, masks)
+    _expect_unread(function, statements, body[last])
+    return Chain(
+        statements=statements,
+        last=body[last],
+        product=taken,
+        query=product[0],
+        key=key,
+        value=mixed[1],
+        scale=scale,
+        causal=causal,
+        dropout=dropout,
+    )
 
 
 def _name(statement: ast.stmt) -> str:
@@ -142,20 +150,63 @@ def _name(statement: ast.stmt) -> str:
             raise NotShownError("a part of it is assigned to more than a name")
 
 
-def _is(node: ast.expr | None, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
+def _made(body: list[ast.stmt], at: int, current: ast.expr | None) -> tuple[ast.expr, int]:
+    """The expression that an operand is, or that the statement before assigns to its name, with the place of
+    that statement. Statements that make a mask may stand between."""
+    assert current is not None
+    if not isinstance(current, ast.Name):
+        return current, at
+    before = at - 1
+    while before >= 0 and _makes_mask(body[before]):
+        before -= 1
+    found = body[before] if before >= 0 else None
+    if not isinstance(found, ast.Assign) or _name(found) != current.id:
+        raise NotShownError("its scores are not made by the statement before")
+    return found.value, before
 
 
-def _before(body: list[ast.stmt], at: int, current: ast.expr | None) -> ast.expr | None:
-    """The value of the statement before, where it assigns the current name."""
-    before = body[at - 1] if at else None
-    if (
-        isinstance(before, ast.Assign)
-        and isinstance(current, ast.Name)
-        and _name(before) == current.id
-    ):
-        return before.value
-    return None
+def _makes_mask(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Assign) and triangle(statement.value) is not None
+
+
+def _taken(body: list[ast.stmt], at: int, node: ast.expr) -> tuple[ast.expr, ast.expr, int]:
+    """The expression that takes a result, the operand as which it takes it, and the place of its statement:
+    the same one, or the one behind where it is assigned to a name."""
+    statement, operand = body[at], node
+    if isinstance(statement, ast.Assign) and statement.value is node:
+        name, at = _name(statement), at + 1
+        statement = body[at] if at < len(body) else statement
+        read = [
+            each
+            for each in ast.walk(statement)
+            if isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load)
+        ]
+        if not isinstance(statement, SIMPLE) or len(read) != 1:
+            raise NotShownError("its probabilities are not used by the statement behind alone")
+        operand = read[0]
+    for each in ast.walk(statement):
+        if isinstance(each, ast.expr) and operand in ast.iter_child_nodes(each):
+            return each, operand, at
+    raise NotShownError("its probabilities are not multiplied with the values")
+
+
+def _gone(
+    function: ast.FunctionDef, body: list[ast.stmt], first: int, last: int, masks: set[str]
+) -> tuple[ast.Assign, ...]:
+    """The statements before the last one that nothing else needs: those of the chain, and those that make a
+    mask for it alone."""
+    chain = [each for each in body[first:last] if not _makes_mask(each)]
+    inside = {id(node) for each in (*chain, body[last]) for node in ast.walk(each)}
+    elsewhere = {
+        node.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in inside
+    }
+    idle = masks - elsewhere
+    gone = (
+        each for each in body[:last] if each in chain or (_makes_mask(each) and _name(each) in idle)
+    )
+    return tuple(each for each in gone if isinstance(each, ast.Assign))
 
 
 def _softmax(node: ast.expr) -> ast.expr | None:
@@ -165,7 +216,7 @@ def _softmax(node: ast.expr) -> ast.expr | None:
         return None
     parts = args if is_module(on) else [on, *args]
     dim = parts[1] if len(parts) == 2 else keywords.get("dim")
-    alone = len(parts) + len(keywords) == 2 and isinstance(parts[0], ast.Name) if parts else False
+    alone = bool(parts) and len(parts) + len(keywords) == 2
     return parts[0] if alone and dim is not None and integer(dim) == -1 else None
 
 
@@ -211,8 +262,8 @@ def _is_number(node: ast.expr) -> bool:
             return _is_number(left) and _is_number(right)
         case ast.UnaryOp(operand=operand):
             return _is_number(operand)
-        case ast.Subscript(value=ast.Attribute(attr="shape")):
-            return True
+        case ast.Subscript(value=ast.Name() | ast.Attribute(), slice=at):
+            return integer(at) is not None
         case (
             ast.Call(func=ast.Attribute(attr="size" | "sqrt"))
             | ast.Call(func=ast.Name(id="sqrt" | "float"))
@@ -222,14 +273,14 @@ def _is_number(node: ast.expr) -> bool:
             return False
 
 
-def _dropped(owner: ast.ClassDef, node: ast.expr, probabilities: str) -> ast.expr | None:
+def _dropped(owner: ast.ClassDef, node: ast.expr, probabilities: ast.expr) -> ast.expr | None:
     """The nn.Dropout that is called on the probabilities, where the class makes it."""
     match node:
         case ast.Call(
             func=ast.Attribute(value=ast.Name(id="self"), attr=name) as module,
-            args=[ast.Name(id=given)],
+            args=[given],
             keywords=[],
-        ) if given == probabilities:
+        ) if given is probabilities:
             pass
         case _:
             return None
@@ -254,13 +305,14 @@ def _dropped(owner: ast.ClassDef, node: ast.expr, probabilities: str) -> ast.exp
     return module
 
 
-def _expect_unread(function: ast.FunctionDef, statements: tuple[ast.stmt, ...]) -> None:
-    """Shows that nothing else reads scores or probabilities."""
-    names = {_name(each) for each in statements[:-1]}
-    inside = {id(node) for each in statements for node in ast.walk(each)}
-    last = _name(statements[-1])
+def _expect_unread(
+    function: ast.FunctionDef, statements: tuple[ast.stmt, ...], last: ast.stmt
+) -> None:
+    """Shows that nothing else reads scores or probabilities; a name that the last one assigns anew is not."""
+    names = {_name(each) for each in statements} - set(assigned(last))
+    inside = {id(node) for each in (*statements, last) for node in ast.walk(each)}
     for node in ast.walk(function):
-        if isinstance(node, ast.Name) and node.id in names - {last} and id(node) not in inside:
+        if isinstance(node, ast.Name) and node.id in names and id(node) not in inside:
             raise NotShownError(f"{node.id} is used elsewhere in {function.name} too")
 
 
@@ -283,7 +335,7 @@ def _functional(source: Source) -> tuple[str, tuple[str, ...]]:
 
 
 def _replaced(source: Source, chain: Chain, functional: str) -> Iterator[Edit]:
-    """The call in the place of the last statement; the lines of the others go, comments between them stay."""
+    """The call in the place of the product; the lines of the others go, comments between them stay."""
 
     def text(node: ast.expr) -> str:
         return source.text(node).decode()
@@ -301,10 +353,9 @@ def _replaced(source: Source, chain: Chain, functional: str) -> Iterator[Edit]:
             given.append(f"scale=1.0 / ({text(by)})")
         case (_, by):
             given.append(f"scale={text(by)}")
-    *others, last = chain.statements
     call = f"{functional}.scaled_dot_product_attention"
-    start, end = source.span(last.value)
-    indent = source.indent_of(last)
+    start, end = source.span(chain.product)
+    indent = source.indent_of(chain.last)
     if (
         "\n" not in "".join(given)
         and len(indent) + len(call) + sum(len(each) + 2 for each in given) < LONGEST - 10
@@ -314,5 +365,5 @@ def _replaced(source: Source, chain: Chain, functional: str) -> Iterator[Edit]:
         lines = source.lines([f"    {each}," for each in given], indent)
         made = f"{call}(".encode() + source.newline + lines + indent + b")"
     yield Edit(start, end, made)
-    for each in others:
+    for each in chain.statements:
         yield Edit(source.at(each.lineno), source.line_after(each), b"")

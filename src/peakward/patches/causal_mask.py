@@ -17,19 +17,60 @@ def mask(node: ast.expr | None) -> tuple[ast.expr, ast.expr] | None:
     return on, args[0]
 
 
-def expect_causal(owner: ast.ClassDef, condition: ast.expr) -> None:
+def expect_causal(owner: ast.ClassDef, function: ast.FunctionDef, condition: ast.expr) -> set[str]:
     """Shows that a condition is true exactly above the diagonal: `self.mask[..., :n, :n] == 0` of a lower
-    triangle, its inverse, or an upper triangle as it is."""
-    inverted = True
+    triangle, its inverse, or an upper triangle as it is; of a triangle that the function makes as well.
+
+    Returns:
+        The names of the function's own by which it was shown.
+    """
+    names: set[str] = set()
+    inverted, buffer = _plain(condition)
+    while isinstance(buffer, ast.Name):
+        made = [
+            each.value
+            for each in ast.walk(function)
+            if isinstance(each, ast.Assign) and buffer.id in assigned(each)
+        ]
+        stored = sum(
+            isinstance(each, ast.Name) and each.id == buffer.id and isinstance(each.ctx, ast.Store)
+            for each in ast.walk(function)
+        )
+        if len(made) != 1 or stored != 1 or buffer.id in names:
+            raise NotShownError(
+                f"its mask {buffer.id} is not assigned once, by the function itself"
+            )
+        names.add(buffer.id)
+        again, buffer = _plain(made[0])
+        inverted ^= again
+    if (found := triangle(buffer)) is not None:
+        if found != ("tril" if inverted else "triu"):
+            raise NotShownError("its mask is not shown to be causal")
+        return names
+    _expect_first_n(owner, buffer, inverted=inverted)
+    return names
+
+
+def assigned(statement: ast.stmt) -> list[str]:
+    """The names that a statement assigns, each alone."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return [each.id for each in targets if isinstance(each, ast.Name)]
+
+
+def _plain(condition: ast.expr) -> tuple[bool, ast.expr]:
+    """Whether a condition is the inverse of a mask, and that mask."""
     match condition:
         case ast.Compare(left=buffer, ops=[ast.Eq()], comparators=[ast.Constant(value=0 | False)]):
-            pass
+            return True, buffer
         case ast.UnaryOp(op=ast.Invert(), operand=buffer):
-            pass
+            return True, buffer
         case ast.Call(func=ast.Attribute(value=buffer, attr="logical_not"), args=[]):
-            pass
+            return True, buffer
         case _:
-            buffer, inverted = condition, False
+            return False, condition
+
+
+def _expect_first_n(owner: ast.ClassDef, buffer: ast.expr, *, inverted: bool) -> None:
     match buffer:
         case ast.Subscript(
             value=ast.Attribute(value=ast.Name(id="self"), attr=name), slice=ast.Tuple(elts=parts)
@@ -63,26 +104,26 @@ def _triangle(owner: ast.ClassDef, name: str) -> str | None:
                 args=[ast.Constant(value=said), value, *_],
             ) if said == name:
                 made.append(value)
-    return _of_ones(made[0]) if len(made) == 1 else None
+    return triangle(made[0]) if len(made) == 1 else None
 
 
-def _of_ones(node: ast.expr) -> str | None:
-    """The triangle of ones under views and casts."""
+def triangle(node: ast.expr) -> str | None:
+    """`tril` or `triu`, of a square of ones under views and casts: below the diagonal and on it, or above."""
     name, on, args, keywords = called(node)
     if on is None:
         match node:
-            case ast.Subscript(value=value, slice=ast.Tuple(elts=parts)) if all(
-                map(_is_whole, parts)
-            ):
-                return _of_ones(value)
+            case ast.Subscript(value=value, slice=places):
+                parts = places.elts if isinstance(places, ast.Tuple) else [places]
+                return triangle(value) if all(map(_is_whole, parts)) else None
             case _:
                 return None
     if name in ("view", "bool", "unsqueeze", "to", "reshape") and not is_module(on):
-        return _of_ones(on)
-    if name not in ("tril", "triu") or not is_module(on) or not args:
+        return triangle(on)
+    parts = args if is_module(on) else [on, *args]
+    if name not in ("tril", "triu") or not parts:
         return None
-    ones = called(args[0])
-    diagonal = args[1] if len(args) > 1 else keywords.get("diagonal")
+    ones = called(parts[0])
+    diagonal = parts[1] if len(parts) > 1 else keywords.get("diagonal")
     offset = 0 if diagonal is None else integer(diagonal)
     square = (
         ones[0] == "ones" and len(ones[2]) == 2 and ast.dump(ones[2][0]) == ast.dump(ones[2][1])

@@ -182,14 +182,23 @@ def test_what_a_diff_does_not_make_stands_above_it(script):
     assert "faster(model)\n" in script.read_text()
 
 
-def test_attention_in_one_expression_is_not_said_to_be_missing(script):
+def test_attention_of_another_form_is_not_said_to_be_missing(script):
+    path = script.parent / "parts" / "model.py"
+    assert "dim=-1" in MODEL
+    path.write_text(MODEL.replace("dim=-1", "dim=3"))
+    site = ran(SCRIPT, RUN)["found"]
+    text = patch(of(live(), live(precision="bf16-mixed", attention="sdpa"), called=site))
+    assert text.startswith("# By hand: No attention was found in your files whose softmax over")
+
+
+def test_attention_in_one_expression_is_replaced(script):
     chain = "att = F.softmax(att, dim=-1)\n        y = att @ v"
     assert chain in MODEL
     path = script.parent / "parts" / "model.py"
     path.write_text(MODEL.replace(chain, "y = F.softmax(att, dim=-1) @ v"))
     site = ran(SCRIPT, RUN)["found"]
     text = patch(of(live(), live(precision="bf16-mixed", attention="sdpa"), called=site))
-    assert text.startswith("# By hand: No attention was found in your files whose scores, mask,")
+    assert "+        y = F.scaled_dot_product_attention(" in text
 
 
 def test_a_best_that_no_line_makes_is_refused_with_what_to_do(script):

@@ -36,11 +36,16 @@ class Attention(nn.Module):
 """
 SCORES = "att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))"
 MASKED = 'att = att.masked_fill(self.mask[:, :, :T, :T] == 0, float("-inf"))'
+CHAIN = FILE[FILE.index("att = (q") : FILE.index("        return y")]
+FUTURE = "future = torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1)"
 BUFFER = "torch.tril(torch.ones(n, n)).view(1, 1, n, n)"
 LOWER = "att = att.masked_fill(~self.mask[..., :T, :T], -torch.inf)"
 SHOWN = {
     "as minGPT": (),
     "divided": ((SCORES, "att = torch.matmul(q, k.mT) / k.shape[-1] ** 0.5"),),
+    "scaled by a size of a tuple": (
+        (SCORES, "sizes = (2, k.shape[-1])\n        att = q @ k.mT * sizes[-1] ** -0.5"),
+    ),
     "scaled by itself": (
         (SCORES, "att = q @ k.transpose(-1, -2)\n        att = att * self.scale"),
     ),
@@ -53,6 +58,40 @@ SHOWN = {
     "no mask": ((f"        {MASKED}\n", ""),),
     "no dropout": (("        att = self.drop(att)\n", ""),),
     "other names": ((SCORES, SCORES.replace("att", "w")), (MASKED, MASKED.replace("att.", "w."))),
+    "in one expression": (
+        (
+            CHAIN,
+            """y = (
+            self.drop(
+                ((q @ k.mT) * (1.0 / math.sqrt(k.size(-1))))
+                .masked_fill(self.mask[:, :, :T, :T] == 0, float("-inf"))
+                .softmax(-1)
+            )
+            @ v
+        ).contiguous()  # mixed
+""",
+        ),
+    ),
+    "a mask of the function between": (
+        (MASKED, f"{FUTURE}\n        att = att.masked_fill(future, float('-inf'))"),
+    ),
+    "a mask of the function before": (
+        (SCORES, f"{FUTURE}\n        {SCORES}"),
+        (MASKED, "att = att.masked_fill(future, float('-inf'))"),
+    ),
+    "a lower mask of the function": (
+        (SCORES, f"lower = torch.tril(torch.ones(T, T))[None]\n        {SCORES}"),
+        (MASKED, "att = att.masked_fill(lower == 0, float('-inf'))"),
+    ),
+    "an inverted mask of the function": (
+        (SCORES, f"{FUTURE}\n        past = ~future\n        {SCORES}"),
+        (MASKED, "att = att.masked_fill(~past, float('-inf'))"),
+    ),
+    "returned": (
+        ("        y = att @ v  # mixed\n", ""),
+        ("return y.", "return (att @ v)."),
+        (".flatten(2)", ".flatten(2)  # mixed"),
+    ),
     "softmax as a method": (("F.softmax(att, dim=-1)", "att.softmax(-1)"),),
 }
 LEFT = {
@@ -60,6 +99,28 @@ LEFT = {
     "probabilities that are returned": ((("flatten(2)", "flatten(2), att"),), "used elsewhere"),
     "a mask that is set": ((("self.scale = 0.5", "self.mask = None"),), "not shown to be causal"),
     "a window": (((BUFFER, "torch.tril(torch.ones(n, n), diagonal=1)"),), "not shown to be causal"),
+    "a mask of the function that is set twice": (
+        (
+            (SCORES, f"{FUTURE}\n        future = self.other\n        {SCORES}"),
+            (MASKED, "att = att.masked_fill(future, -torch.inf)"),
+        ),
+        "not assigned once",
+    ),
+    "a mask that is given": (
+        (
+            ("forward(self, x)", "forward(self, x, m=None)"),
+            (MASKED, "att = att.masked_fill(m, -torch.inf)"),
+        ),
+        "not assigned once",
+    ),
+    "a lower mask that hides the past": (
+        ((MASKED, "att = att.masked_fill(torch.ones(T, T).tril().bool(), -torch.inf)"),),
+        "not shown to be causal",
+    ),
+    "probabilities twice in a product": (
+        (("y = att @ v", "y = att @ v + att.sum()"),),
+        "alone",
+    ),
     "no triangle": (((BUFFER, "torch.ones(1, 1, n, n)"),), "not shown to be causal"),
     "other columns": ((("[:, :, :T, :T]", "[:, :, :T, :n]"),), "first n"),
     "a finite number": ((('float("-inf")', "-1e9"),), "minus infinity"),
@@ -113,6 +174,16 @@ def test_a_chain_that_is_shown_becomes_one_call(form):
     (y, gradients), (y_, gradients_) = computed(text), computed(after)
     torch.testing.assert_close(y, y_, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradients, gradients_, rtol=1e-12, atol=1e-12)
+
+
+def test_a_mask_goes_with_the_last_that_reads_it():
+    masked = (MASKED, "att = att.masked_fill(future, -torch.inf)")
+    alone, _ = rewritten(changed((SCORES, f"{FUTURE}\n        {SCORES}"), masked))
+    assert "future" not in alone
+    text = changed(
+        (SCORES, f"{FUTURE}\n        {SCORES}"), masked, ("flatten(2)", "flatten(2), future")
+    )
+    assert FUTURE in rewritten(text)[0]
 
 
 def test_dropout_stays_at_its_rate():
