@@ -6,6 +6,7 @@ from statistics import median
 import pytest
 
 from accuracy.measured import is_of_former_kernels, studies
+from peakward.levers.kv_cache import STORED
 from peakward.prediction.memory.fit import fits, largest_batch
 from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
 from peakward.records.case import ModelCase
@@ -22,12 +23,14 @@ def is_eager(case):
 def measured() -> list[tuple[ModelCase, Measurement]]:
     """The first measurement of each case on each GPU, whatever became of it.
 
-    What a loader feeds is not predicted, nor kernels that the code no longer has.
+    What a loader feeds is not predicted, nor a cache in fewer bits, nor kernels that the code no longer has.
     """
     found: dict[tuple[ModelCase, str | None], tuple[ModelCase, Measurement]] = {}
     for study in studies(FOLDER).values():
         for each in study.measurements:
             if not isinstance(each.case, ModelCase) or each.case.workload.data is not None:
+                continue
+            if each.case.configuration.kv_cache in STORED:
                 continue
             former = is_of_former_kernels(each.case, each.started_at)
             if each.case.device == "cuda" and not former:
