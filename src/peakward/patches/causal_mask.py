@@ -36,10 +36,14 @@ def expect_causal(owner: ast.ClassDef, function: ast.FunctionDef, condition: ast
             isinstance(each, ast.Name) and each.id == buffer.id and isinstance(each.ctx, ast.Store)
             for each in ast.walk(function)
         )
-        if len(made) != 1 or stored != 1 or buffer.id in names:
+        given = any(
+            each.arg == buffer.id for each in ast.walk(function) if isinstance(each, ast.arg)
+        )
+        if len(made) != 1 or stored != 1 or given or buffer.id in names:
             raise NotShownError(
                 f"its mask {buffer.id} is not assigned once, by the function itself"
             )
+        _expect_unchanged(function, buffer)
         names.add(buffer.id)
         again, buffer = _plain(made[0])
         inverted ^= again
@@ -49,6 +53,24 @@ def expect_causal(owner: ast.ClassDef, function: ast.FunctionDef, condition: ast
         return names
     _expect_first_n(owner, buffer, inverted=inverted)
     return names
+
+
+def _expect_unchanged(within: ast.AST, mask: ast.expr) -> None:
+    """Shows that no part of a mask is assigned, and no method changes it in its place: `mask[:, :n] = 0`
+    shows a prefix to all, `mask.logical_or_(padding)` hides more."""
+    said = ast.unparse(mask)
+    for node in ast.walk(within):
+        match node:
+            case ast.Subscript(value=on, ctx=ast.Store()):
+                pass
+            case ast.Call(func=ast.Attribute(value=on, attr=attr)) if attr.endswith("_"):
+                pass
+            case _:
+                continue
+        while ast.unparse(on) != said and isinstance(on, ast.Attribute | ast.Subscript | ast.Call):
+            on = on.func if isinstance(on, ast.Call) else on.value
+        if ast.unparse(on) == said:
+            raise NotShownError(f"its mask {said} is changed in its place")
 
 
 def assigned(statement: ast.stmt) -> list[str]:
@@ -73,7 +95,8 @@ def _plain(condition: ast.expr) -> tuple[bool, ast.expr]:
 def _expect_first_n(owner: ast.ClassDef, buffer: ast.expr, *, inverted: bool) -> None:
     match buffer:
         case ast.Subscript(
-            value=ast.Attribute(value=ast.Name(id="self"), attr=name), slice=ast.Tuple(elts=parts)
+            value=ast.Attribute(value=ast.Name(id="self"), attr=name) as whole_buffer,
+            slice=ast.Tuple(elts=parts),
         ):
             pass
         case _:
@@ -88,6 +111,7 @@ def _expect_first_n(owner: ast.ClassDef, buffer: ast.expr, *, inverted: bool) ->
         )
     if _triangle(owner, name) != ("tril" if inverted else "triu"):
         raise NotShownError(f"self.{name} is not shown to be causal")
+    _expect_unchanged(owner, whole_buffer)
 
 
 def _triangle(owner: ast.ClassDef, name: str) -> str | None:

@@ -113,6 +113,35 @@ LEFT = {
         ),
         "not assigned once",
     ),
+    "a mask that may be given": (
+        (
+            ("forward(self, x)", "forward(self, x, m=None)"),
+            (
+                SCORES,
+                f"if m is None:\n            m = torch.ones(T, T).triu(1).bool()\n        {SCORES}",
+            ),
+            (MASKED, "att = att.masked_fill(m, -torch.inf)"),
+        ),
+        "not assigned once",
+    ),
+    "a mask that shows a prefix": (
+        (
+            (SCORES, f"{FUTURE}\n        future[:, :2] = False\n        {SCORES}"),
+            (MASKED, "att = att.masked_fill(future, -torch.inf)"),
+        ),
+        "changed in its place",
+    ),
+    "a mask that a method changes": (
+        (
+            (SCORES, f"{FUTURE}\n        future[0].logical_or_(x[0, :, 0] > 0)\n        {SCORES}"),
+            (MASKED, "att = att.masked_fill(future, -torch.inf)"),
+        ),
+        "changed in its place",
+    ),
+    "a buffer that shows a prefix": (
+        (("self.scale = 0.5", "self.scale = 0.5\n        self.mask[..., :2] = 1"),),
+        "changed in its place",
+    ),
     "a lower mask that hides the past": (
         ((MASKED, "att = att.masked_fill(torch.ones(T, T).tril().bool(), -torch.inf)"),),
         "not shown to be causal",
