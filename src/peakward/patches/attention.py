@@ -25,6 +25,7 @@ from peakward.patches.source import Edit, Source, bound_names, with_imports
 FUNCTIONAL = "torch.nn.functional"
 SIMPLE = (ast.Assign, ast.Return, ast.AugAssign, ast.Expr)
 """Statements in which an attention may end."""
+SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 LONGEST = 100
 """Columns of a call on one line."""
 
@@ -66,9 +67,13 @@ def in_attention(source: Source) -> tuple[tuple[Edit, ...], tuple[str, ...]]:
             except NotShownError as why:
                 left.append(f"Attention in {where} stays written out: {why}.")
                 continue
-            named, needed = _functional(source)
+            named, needed = _functional(source, function)
+            made = tuple(_replaced(source, chain, named))
+            if any(one.start < each.end and each.start < one.end for one in made for each in edits):
+                left.append(f"Attention in {where} stays written out: it is a part of another.")
+                continue
             imports.update(needed)
-            edits += _replaced(source, chain, named)
+            edits += made
     if imports:
         edits += with_imports(source, sorted(imports))
     return tuple(edits), tuple(left)
@@ -128,6 +133,7 @@ def _chain(
         )
     statements = _gone(function, body, first, last, masks)
     _expect_unread(function, statements, body[last])
+    _expect_in_place(statements, body[last], taken)
     return Chain(
         statements=statements,
         last=body[last],
@@ -316,6 +322,18 @@ def _expect_unread(
             raise NotShownError(f"{node.id} is used elsewhere in {function.name} too")
 
 
+def _expect_in_place(statements: tuple[ast.stmt, ...], last: ast.stmt, product: ast.expr) -> None:
+    """Shows that the last statement itself computes the product, where others go: names differ in
+    a comprehension, and when a lambda is called."""
+    inner = (each for each in ast.walk(last) if isinstance(each, SCOPES))
+    if statements and any(product in ast.walk(each) for each in inner):
+        raise NotShownError("a comprehension or a lambda multiplies its probabilities")
+
+
+def _stored(node: ast.AST) -> tuple[str, ...]:
+    return (node.id,) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else ()
+
+
 def _expect_own_lines(source: Source, chain: Chain) -> None:
     """Shows that nothing else stands on the lines of a chain."""
     for each in chain.statements:
@@ -326,10 +344,15 @@ def _expect_own_lines(source: Source, chain: Chain) -> None:
             raise NotShownError("it shares a line with another statement")
 
 
-def _functional(source: Source) -> tuple[str, tuple[str, ...]]:
-    """The file's name for torch.nn.functional, and the imports that it lacks for it."""
+def _functional(source: Source, function: ast.FunctionDef) -> tuple[str, tuple[str, ...]]:
+    """The file's name for torch.nn.functional, and the imports that it lacks for it. A name that the function
+    gives to something else, as in `B, T, F = x.shape`, is none."""
+    own = {
+        *(each.arg for each in ast.walk(function) if isinstance(each, ast.arg)),
+        *(name for each in ast.walk(function) for name in _stored(each)),
+    }
     for name, how in bound_names(source.tree).items():
-        if how in (f"import {FUNCTIONAL}", "from torch.nn import functional"):
+        if how in (f"import {FUNCTIONAL}", "from torch.nn import functional") and name not in own:
             return name, ()
     return FUNCTIONAL, ("import torch",)
 

@@ -142,6 +142,14 @@ LEFT = {
         (("self.scale = 0.5", "self.scale = 0.5\n        self.mask[..., :2] = 1"),),
         "changed in its place",
     ),
+    "a comprehension over values": (
+        (("y = att @ v", "y = torch.stack([att @ q for q in v.unbind(1)], 1)"),),
+        "comprehension or a lambda",
+    ),
+    "a lambda of values": (
+        (("y = att @ v", "f = lambda v: att @ v\n        q = q * 2\n        y = f(v)"),),
+        "comprehension or a lambda",
+    ),
     "a lower mask that hides the past": (
         ((MASKED, "att = att.masked_fill(torch.ones(T, T).tril().bool(), -torch.inf)"),),
         "not shown to be causal",
@@ -241,3 +249,27 @@ def test_a_file_without_the_functional_module_names_torch():
         ("F.softmax(att, dim=-1)", "att.softmax(-1)"),
     )
     assert "torch.nn.functional.scaled_dot_product_attention(" in rewritten(text)[0]
+
+
+def test_a_name_that_the_function_gives_to_a_size_is_not_called():
+    text = changed(
+        ("F.softmax(att, dim=-1)", "att.softmax(-1)"), ("T = x.size(1)", "_, T, F = x.shape")
+    )
+    after, _ = rewritten(text)
+    assert "torch.nn.functional.scaled_dot_product_attention(" in after
+    torch.testing.assert_close(computed(text), computed(after), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        "y = (q @ k.mT).softmax(-1) @ ((k @ q.mT).softmax(-1) @ v)",
+        "y = ((q @ k.mT).softmax(-1) @ v) @ k.mT\n        y = y.softmax(-1)\n        y = y @ v",
+    ],
+)
+def test_of_two_that_are_one_in_the_other_one_is_called(chain):
+    text = changed((CHAIN, f"{chain}\n"))
+    after, left = rewritten(text)
+    assert after.count("scaled_dot_product_attention(") == 1
+    assert "a part of another" in left[0]
+    torch.testing.assert_close(computed(text), computed(after), rtol=1e-12, atol=1e-12)
