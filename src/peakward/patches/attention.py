@@ -8,6 +8,7 @@ ones, as a buffer of the class or in the function. Whatever differs is left as i
 
 import ast
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from peakward.patches.causal_mask import (
@@ -26,6 +27,8 @@ FUNCTIONAL = "torch.nn.functional"
 SIMPLE = (ast.Assign, ast.Return, ast.AugAssign, ast.Expr)
 """Statements in which an attention may end."""
 SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+NUMBERS = ("size", "sqrt", "pow", "float", "int", "len", "min", "max", "getattr")
+"""Functions whose results are taken for numbers."""
 LONGEST = 100
 """Columns of a call on one line."""
 
@@ -119,7 +122,7 @@ def _chain(
     key = None if product is None else _transposed(product[1])
     if product is None or key is None:
         raise NotShownError("its scores are not q @ k.transpose(-2, -1)")
-    if scale is not None and not _is_number(scale[1]):
+    if scale is not None and not _is_number(scale[1], owner, function):
         raise NotShownError("the scale of its scores is not shown to be a number")
     dropout, operand = None, softmax
     taken, operand, last = _taken(body, at, operand)
@@ -256,27 +259,53 @@ def _transposed(node: ast.expr) -> ast.expr | None:
     return on if name == "transpose" and dims in ([-2, -1], [-1, -2]) else None
 
 
-def _is_number(node: ast.expr) -> bool:
-    """Whether an expression is made of numbers, sizes and roots, or an attribute: what is no number after
-    all, torch refuses as a scale."""
+def _is_number(node: ast.expr, owner: ast.ClassDef, function: ast.FunctionDef) -> bool:
+    """Whether an expression is made of numbers, sizes and roots, or of names and attributes that are given or
+    assigned from such: what is no number after all, torch refuses as a scale. A parameter that is learnt is
+    none."""
+    numbers = partial(_is_number, owner=owner, function=function)
     match node:
         case ast.Constant(value=value):
             return isinstance(value, int | float)
-        case ast.Name() | ast.Attribute():
+        case ast.Name():
+            return _comes_from_no_call(node, function)
+        case ast.Attribute(value=ast.Name(id="self")):
+            return _comes_from_no_call(node, owner)
+        case ast.Attribute():
             return True
         case ast.BinOp(left=left, right=right):
-            return _is_number(left) and _is_number(right)
+            return numbers(left) and numbers(right)
         case ast.UnaryOp(operand=operand):
-            return _is_number(operand)
-        case ast.Subscript(value=ast.Name() | ast.Attribute(), slice=at):
+            return numbers(operand)
+        case ast.Subscript(value=ast.Attribute(attr="shape"), slice=at):
             return integer(at) is not None
+        case ast.Subscript(value=ast.Name() | ast.Attribute() as held, slice=at):
+            return integer(at) is not None and numbers(held)
         case (
             ast.Call(func=ast.Attribute(attr="size" | "sqrt"))
             | ast.Call(func=ast.Name(id="sqrt" | "float"))
         ):
-            return all(_is_number(each) for each in node.args)
+            return all(map(numbers, node.args))
         case _:
             return False
+
+
+def _comes_from_no_call(held: ast.expr, within: ast.AST) -> bool:
+    """Whether what is assigned to a name or an attribute is called of nothing but what returns numbers."""
+    said = ast.unparse(held)
+    calls = (
+        call.func
+        for each in ast.walk(within)
+        if isinstance(each, ast.Assign)
+        and any(ast.unparse(part) == said for to in each.targets for part in _parts(to))
+        for call in ast.walk(each.value)
+        if isinstance(call, ast.Call)
+    )
+    return all(ast.unparse(each).rpartition(".")[2] in NUMBERS for each in calls)
+
+
+def _parts(target: ast.expr) -> list[ast.expr]:
+    return target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
 
 
 def _dropped(owner: ast.ClassDef, node: ast.expr, probabilities: ast.expr) -> ast.expr | None:

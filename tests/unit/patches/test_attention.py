@@ -49,6 +49,13 @@ SHOWN = {
     "scaled by itself": (
         (SCORES, "att = q @ k.transpose(-1, -2)\n        att = att * self.scale"),
     ),
+    "scaled by a name": (
+        (SCORES, "D = k.size(-1)\n        s = 1.0 / math.sqrt(D)\n        att = q @ k.mT * s"),
+    ),
+    "scaled by an attribute that is a choice": (
+        ("self.scale = 0.5", "self.scale = (p or None) or float(n) ** -0.5"),
+        (SCORES, "att = q @ k.mT * self.scale"),
+    ),
     "not scaled": ((SCORES, "att = q.matmul(k.transpose(-2, -1))"),),
     "an inverse": ((MASKED, LOWER), (BUFFER, "torch.tril(torch.ones(n, n)).bool()[None, None]")),
     "an upper triangle": (
@@ -167,6 +174,20 @@ LEFT = {
         "behind",
     ),
     "a scale of tensors": (((SCORES, "att = (q @ k.transpose(-2, -1)) * self.bias(x)"),), "scale"),
+    "a scale that is learnt": (
+        (
+            ("self.scale = 0.5", "self.scale = nn.Parameter(torch.ones(2, 1, 1))"),
+            (SCORES, "att = q @ k.mT * self.scale"),
+        ),
+        "the scale",
+    ),
+    "a scale that comes from tensors": (
+        (
+            ("self.scale = 0.5", "self.bias = nn.Parameter(torch.ones(2, 1, 1))"),
+            (SCORES, "_, s = 0, self.bias.exp()\n        att = q @ k.mT / s"),
+        ),
+        "the scale",
+    ),
     "one line for two": (
         (("att)\n        y =", "att); y ="),),
         "shares a line",
