@@ -29,8 +29,18 @@ SIMPLE = (ast.Assign, ast.Return, ast.AugAssign, ast.Expr)
 SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 NUMBERS = ("size", "sqrt", "pow", "float", "int", "len", "min", "max", "getattr")
 """Functions whose results are taken for numbers."""
+JOINS = ("cat", "concat", "concatenate", "update")
+"""Functions by which keys are put to those of a cache."""
 LONGEST = 100
 """Columns of a call on one line."""
+
+
+class Method(NamedTuple):
+    """A function of a class, in its file."""
+
+    tree: ast.Module
+    owner: ast.ClassDef
+    function: ast.FunctionDef
 
 
 class Chain(NamedTuple):
@@ -57,7 +67,8 @@ def in_attention(source: Source) -> tuple[tuple[Edit, ...], tuple[str, ...]]:
     edits: list[Edit] = []
     left: list[str] = []
     imports: set[str] = set()
-    for owner, function in _functions(source.tree):
+    for method in _methods(source.tree):
+        function = method.function
         # Without a product, softmax is of a sampler.
         multiplies = any(
             _product(each) for each in ast.walk(function) if isinstance(each, ast.expr)
@@ -65,7 +76,7 @@ def in_attention(source: Source) -> tuple[tuple[Edit, ...], tuple[str, ...]]:
         for body, at, softmax in _softmaxes(function) if multiplies else ():
             where = f"{source.path}:{softmax.lineno}"
             try:
-                chain = _chain(owner, function, body, at, softmax)
+                chain = _chain(method, body, at, softmax)
                 _expect_own_lines(source, chain)
             except NotShownError as why:
                 left.append(f"Attention in {where} stays written out: {why}.")
@@ -82,11 +93,12 @@ def in_attention(source: Source) -> tuple[tuple[Edit, ...], tuple[str, ...]]:
     return tuple(edits), tuple(left)
 
 
-def _functions(tree: ast.Module) -> Iterator[tuple[ast.ClassDef, ast.FunctionDef]]:
+def _methods(tree: ast.Module) -> Iterator[Method]:
     """The methods of classes: a chain's dropout and mask are attributes of `self`."""
     for owner in ast.walk(tree):
         if isinstance(owner, ast.ClassDef):
-            yield from ((owner, each) for each in owner.body if isinstance(each, ast.FunctionDef))
+            functions = (each for each in owner.body if isinstance(each, ast.FunctionDef))
+            yield from (Method(tree, owner, each) for each in functions)
 
 
 def _softmaxes(function: ast.FunctionDef) -> Iterator[tuple[list[ast.stmt], int, ast.expr]]:
@@ -101,17 +113,18 @@ def _softmaxes(function: ast.FunctionDef) -> Iterator[tuple[list[ast.stmt], int,
 
 
 def _chain(
-    owner: ast.ClassDef,
-    function: ast.FunctionDef,
+    method: Method,
     body: list[ast.stmt],
     at: int,
     softmax: ast.expr,
 ) -> Chain:
+    tree, owner, function = method
     made, first = _made(body, at, _softmax(softmax))
     causal, scale, masks = False, None, set[str]()
     if (masked := mask(made)) is not None:
         causal, (current, condition) = True, masked
         masks = expect_causal(owner, function, condition)
+        _expect_all_keys(function)
         made, first = _made(body, first, current)
     if _product(made) is None and (scaled := _scaled(made)) is not None:
         current, scale = scaled
@@ -126,7 +139,7 @@ def _chain(
         raise NotShownError("the scale of its scores is not shown to be a number")
     dropout, operand = None, softmax
     taken, operand, last = _taken(body, at, operand)
-    if dropped := _dropped(owner, taken, operand):
+    if dropped := _dropped(tree, owner, taken, operand):
         dropout = dropped
         taken, operand, last = _taken(body, last, taken)
     mixed = _product(taken)
@@ -148,6 +161,15 @@ def _chain(
         causal=causal,
         dropout=dropout,
     )
+
+
+def _expect_all_keys(function: ast.FunctionDef) -> None:
+    """Shows that no keys are put to earlier ones. A mask of one row and one column lets one query see all of
+    them, and torch's causal one the first alone."""
+    for each in ast.walk(function):
+        name, *_ = called(each) if isinstance(each, ast.expr) else ("",)
+        if name in JOINS:
+            raise NotShownError(f"{function.name} may put keys to earlier ones, by {name}")
 
 
 def _name(statement: ast.stmt) -> str:
@@ -308,7 +330,9 @@ def _parts(target: ast.expr) -> list[ast.expr]:
     return target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
 
 
-def _dropped(owner: ast.ClassDef, node: ast.expr, probabilities: ast.expr) -> ast.expr | None:
+def _dropped(
+    tree: ast.Module, owner: ast.ClassDef, node: ast.expr, probabilities: ast.expr
+) -> ast.expr | None:
     """The nn.Dropout that is called on the probabilities, where the class makes it."""
     match node:
         case ast.Call(
@@ -325,15 +349,18 @@ def _dropped(owner: ast.ClassDef, node: ast.expr, probabilities: ast.expr) -> as
         if isinstance(each, ast.Assign)
         and any(isinstance(to, ast.Attribute) and to.attr == name for to in each.targets)
     ]
+    stored = [
+        each
+        for each in ast.walk(owner)
+        if isinstance(each, ast.Attribute) and each.attr == name and isinstance(each.ctx, ast.Store)
+    ]
+    known = ["nn.Dropout", "torch.nn.Dropout"]
+    if bound_names(tree).get("Dropout") == "from torch.nn import Dropout":
+        known.append("Dropout")
     is_dropout = (
-        len(made) == 1
+        len(made) == len(stored) == 1
         and isinstance(made[0], ast.Call)
-        and ast.unparse(made[0].func)
-        in (
-            "nn.Dropout",
-            "torch.nn.Dropout",
-            "Dropout",
-        )
+        and ast.unparse(made[0].func) in known
     )
     if not is_dropout:
         raise NotShownError(f"self.{name} is not shown to be nn.Dropout")

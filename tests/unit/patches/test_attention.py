@@ -56,6 +56,10 @@ SHOWN = {
         ("self.scale = 0.5", "self.scale = (p or None) or float(n) ** -0.5"),
         (SCORES, "att = q @ k.mT * self.scale"),
     ),
+    "with an imported dropout": (
+        ("import torch\n", "import torch\nfrom torch.nn import Dropout\n"),
+        ("nn.Dropout(p)", "Dropout(p)"),
+    ),
     "not scaled": ((SCORES, "att = q.matmul(k.transpose(-2, -1))"),),
     "an inverse": ((MASKED, LOWER), (BUFFER, "torch.tril(torch.ones(n, n)).bool()[None, None]")),
     "an upper triangle": (
@@ -169,6 +173,21 @@ LEFT = {
     "other columns": ((("[:, :, :T, :T]", "[:, :, :T, :n]"),), "first n"),
     "a finite number": ((('float("-inf")', "-1e9"),), "minus infinity"),
     "another dropout": ((("nn.Dropout(p)", "Other(p)"),), "nn.Dropout"),
+    "a dropout of the file's own": (
+        (
+            ("class Attention", "class Dropout(nn.Identity):\n    p = 0.5\n\n\nclass Attention"),
+            ("nn.Dropout(p)", "Dropout(p)"),
+        ),
+        "nn.Dropout",
+    ),
+    "a dropout that is replaced": (
+        (("nn.Dropout(p)", "nn.Dropout(p)\n        self.drop: nn.Module = nn.Identity()"),),
+        "nn.Dropout",
+    ),
+    "keys behind those of a cache": (
+        ((SCORES, f"k = torch.cat((self.k, k), dim=2)\n        {SCORES}"),),
+        "earlier ones",
+    ),
     "a statement between": (
         (("        att = self.drop", "        print(att)\n        att = self.drop"),),
         "behind",
