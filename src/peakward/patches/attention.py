@@ -30,7 +30,7 @@ SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 NUMBERS = ("size", "sqrt", "pow", "float", "int", "len", "min", "max", "getattr")
 """Functions whose results are taken for numbers."""
 JOINS = ("cat", "concat", "concatenate", "update")
-"""Functions by which keys are put to those of a cache."""
+"""Functions by which keys are put to those of a cache; over dimension -1 they put parts of heads together."""
 LONGEST = 100
 """Columns of a call on one line."""
 
@@ -167,8 +167,11 @@ def _expect_all_keys(function: ast.FunctionDef) -> None:
     """Shows that no keys are put to earlier ones. A mask of one row and one column lets one query see all of
     them, and torch's causal one the first alone."""
     for each in ast.walk(function):
-        name, *_ = called(each) if isinstance(each, ast.expr) else ("",)
-        if name in JOINS:
+        if not isinstance(each, ast.Call):
+            continue
+        name, _, args, keywords = called(each)
+        dims = [*args[1:2], *(keywords[key] for key in keywords if key == "dim")]
+        if name in JOINS and [integer(dim) for dim in dims] != [-1]:
             raise NotShownError(f"{function.name} may put keys to earlier ones, by {name}")
 
 

@@ -60,6 +60,9 @@ SHOWN = {
         ("import torch\n", "import torch\nfrom torch.nn import Dropout\n"),
         ("nn.Dropout(p)", "Dropout(p)"),
     ),
+    "with positions rotated": (
+        (SCORES, f"k = torch.cat((-k[..., 2:], k[..., :2]), dim=-1)\n        {SCORES}"),
+    ),
     "not scaled": ((SCORES, "att = q.matmul(k.transpose(-2, -1))"),),
     "an inverse": ((MASKED, LOWER), (BUFFER, "torch.tril(torch.ones(n, n)).bool()[None, None]")),
     "an upper triangle": (
