@@ -352,11 +352,8 @@ def _dropped(
         if isinstance(each, ast.Assign)
         and any(isinstance(to, ast.Attribute) and to.attr == name for to in each.targets)
     ]
-    stored = [
-        each
-        for each in ast.walk(owner)
-        if isinstance(each, ast.Attribute) and each.attr == name and isinstance(each.ctx, ast.Store)
-    ]
+    attributes = (each for each in ast.walk(owner) if isinstance(each, ast.Attribute))
+    stored = [each for each in attributes if each.attr == name and isinstance(each.ctx, ast.Store)]
     known = ["nn.Dropout", "torch.nn.Dropout"]
     if bound_names(tree).get("Dropout") == "from torch.nn import Dropout":
         known.append("Dropout")
