@@ -15,6 +15,7 @@ from peakward.patches.causal_mask import (
     NotShownError,
     assigned,
     called,
+    expect_all_keys,
     expect_causal,
     integer,
     is_module,
@@ -29,8 +30,6 @@ SIMPLE = (ast.Assign, ast.Return, ast.AugAssign, ast.Expr)
 SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 NUMBERS = ("size", "sqrt", "pow", "float", "int", "len", "min", "max", "getattr")
 """Functions whose results are taken for numbers."""
-JOINS = ("cat", "concat", "concatenate", "update")
-"""Functions by which keys are put to those of a cache; over dimension -1 they put parts of heads together."""
 LONGEST = 100
 """Columns of a call on one line."""
 
@@ -124,7 +123,6 @@ def _chain(
     if (masked := mask(made)) is not None:
         causal, (current, condition) = True, masked
         masks = expect_causal(owner, function, condition)
-        _expect_all_keys(function)
         made, first = _made(body, first, current)
     if _product(made) is None and (scaled := _scaled(made)) is not None:
         current, scale = scaled
@@ -135,6 +133,8 @@ def _chain(
     key = None if product is None else _transposed(product[1])
     if product is None or key is None:
         raise NotShownError("its scores are not q @ k.transpose(-2, -1)")
+    if causal:
+        expect_all_keys(function, key)
     if scale is not None and not _is_number(scale[1], owner, function):
         raise NotShownError("the scale of its scores is not shown to be a number")
     dropout, operand = None, softmax
@@ -161,18 +161,6 @@ def _chain(
         causal=causal,
         dropout=dropout,
     )
-
-
-def _expect_all_keys(function: ast.FunctionDef) -> None:
-    """Shows that no keys are put to earlier ones. A mask of one row and one column lets one query see all of
-    them, and torch's causal one the first alone."""
-    for each in ast.walk(function):
-        if not isinstance(each, ast.Call):
-            continue
-        name, _, args, keywords = called(each)
-        dims = [*args[1:2], *(keywords[key] for key in keywords if key == "dim")]
-        if name in JOINS and [integer(dim) for dim in dims] != [-1]:
-            raise NotShownError(f"{function.name} may put keys to earlier ones, by {name}")
 
 
 def _name(statement: ast.stmt) -> str:

@@ -2,6 +2,9 @@
 
 import ast
 
+JOINS = ("cat", "concat", "concatenate", "update")
+"""Functions by which keys are put to those of a cache; over dimension -1 they put parts of heads together."""
+
 
 class NotShownError(Exception):
     """The reason why a chain is left, as the end of a sentence."""
@@ -71,6 +74,25 @@ def _expect_unchanged(within: ast.AST, mask: ast.expr) -> None:
             on = on.func if isinstance(on, ast.Call) else on.value
         if ast.unparse(on) == said:
             raise NotShownError(f"its mask {said} is changed in its place")
+
+
+def expect_all_keys(function: ast.FunctionDef, key: ast.expr) -> None:
+    """Shows that no keys are put to earlier ones, there or by who calls the function. A mask of one row and
+    one column lets one query see all of them, and torch's causal one the first alone."""
+    for each in ast.walk(function):
+        if not isinstance(each, ast.Call):
+            continue
+        name, _, args, keywords = called(each)
+        dims = [*args[1:2], *(keywords[key] for key in keywords if key == "dim")]
+        if name in JOINS and [integer(dim) for dim in dims] != [-1]:
+            raise NotShownError(f"{function.name} may put keys to earlier ones, by {name}")
+    stored = (
+        each.id
+        for each in ast.walk(function)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+    )
+    if isinstance(key, ast.Name) and key.id not in stored:
+        raise NotShownError(f"{function.name} is given its keys, which may be those of a cache")
 
 
 def assigned(statement: ast.stmt) -> list[str]:

@@ -268,8 +268,8 @@ def _edit_others(
             _edit(files, left, path, in_attention)
         if best.attention == "sdpa" and tuple(files.values()) == held and len(left) == n_left:
             left.append(
-                "No attention was found in your files whose softmax over dimension -1 stands between two "
-                "matrix products (@ or matmul), which is all that a diff replaces: call "
+                "No attention was found in a method of your files whose softmax over dimension -1 stands "
+                "between two matrix products (@ or matmul), which is all that a diff replaces: call "
                 "torch.nn.functional.scaled_dot_product_attention where the model attends; of transformers, "
                 'model.set_attn_implementation("sdpa")'
             )

@@ -120,6 +120,13 @@ LEFT = {
         ),
         "not assigned once",
     ),
+    "keys that are given": (
+        (
+            ("forward(self, x)", "forward(self, x, k)"),
+            ("q, k, v =", "q, _, v ="),
+        ),
+        "is given its keys",
+    ),
     "a mask that is given": (
         (
             ("forward(self, x)", "forward(self, x, m=None)"),
