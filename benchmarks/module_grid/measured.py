@@ -16,8 +16,8 @@ from peakward.lab.measure.clock import clock_for
 
 N_WARMUP = 3
 N_TURNS = 4
-"""Of timed steps, with a call timed before, between and after them: from one case to the next, seconds later,
-a host changed its speed by a factor of 1.46 (H200, 28 November)."""
+"""Of timed steps, with a call timed before, between and after them: between the two ends of a case's steps
+a host changed its speed by a factor of up to 1.55 (H200, 28 November)."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):

@@ -165,7 +165,7 @@ class SdpaCalls(TorchFunctionMode):
         super().__init__()
         self.n = 0
         self.n_written = 0
-        """Softmaxes over scores of (batch, heads, queries, keys)."""
+        """Softmaxes over the keys of scores (batch, heads, queries, keys)."""
         self.dtypes: set[torch.dtype] = set()
         """The type that queries came in, or that autocast casts them to."""
         self.longest = 0
@@ -178,8 +178,8 @@ class SdpaCalls(TorchFunctionMode):
         if func is _SDPA:
             self._see(args, kwargs)
         elif func in _SOFTMAX:
-            scores = args[0] if args else kwargs["input"]
-            self.n_written += scores.ndim == 4
+            operands = dict(zip(("input", "dim"), args, strict=False)) | kwargs
+            self.n_written += operands["input"].ndim == 4 and operands.get("dim") in (-1, 3)
         return func(*args, **kwargs)
 
     def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

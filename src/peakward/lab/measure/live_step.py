@@ -100,7 +100,7 @@ class StepWorkers(ThisProcess):
         super().__init__(_place(given))
         self._given = given
         self._snapshot: Snapshot | None = None
-        """Made once: between requests all is as it was. A check of numbers puts the state back nine times."""
+        """Made once: between requests all is as it was. A check of numbers puts it back seven times."""
 
     @property
     def device(self) -> DeviceType:

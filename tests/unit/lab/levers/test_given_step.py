@@ -194,10 +194,12 @@ Q = torch.rand(1, 2, 4, 8)
         (lambda: torch.softmax(Q @ Q.mT, -1) @ Q, "naive"),
         (lambda: (Q @ Q.mT).softmax(dim=-1) @ Q, "naive"),
         (lambda: torch.nn.functional.softmax(input=Q @ Q.mT, dim=-1), "naive"),
+        (lambda: (Q @ Q.mT).softmax(3), "naive"),
         (lambda: Q[0].softmax(-1), "as-written"),
+        (lambda: Q.softmax(1), "as-written"),
         (lambda: F.scaled_dot_product_attention(Q, Q, Q) + Q.softmax(-1), "as-written"),
     ],
-    ids=["function", "method", "keyword", "router", "sdpa"],
+    ids=["function", "method", "keyword", "place", "router", "heads", "sdpa"],
 )
 def test_a_live_step_says_whether_its_attention_is_written_out(computes, attention):
     given = Given(step=computes)
