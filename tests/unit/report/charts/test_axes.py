@@ -21,7 +21,13 @@ def test_values_and_ticks_lie_inside_the_axis(make, values, unit, most):
     for value in (*values, *axis.ticks()):
         assert 10.0 - 1e-6 <= axis.at(value) <= 200.0 + 1e-6
     assert list(axis.ticks()) == sorted(set(axis.ticks()))
-    assert len(axis.ticks()) <= most + 2
+    assert 1 <= len(axis.ticks()) <= most + 2
+
+
+def test_times_between_two_round_ones_have_ticks():
+    """Steps of 3.6 to 4.4 ms: no 1, 2 or 5 times a power of ten lies among them."""
+    ticks = axes.log([3.65e-3, 4.4e-3], 0, 100, unit="s", most_ticks=5).ticks()
+    assert [axes.tick_label(tick, "s") for tick in ticks] == ["3.8 ms", "4 ms", "4.2 ms", "4.4 ms"]
 
 
 @pytest.mark.parametrize("make", [axes.linear, axes.log])
