@@ -96,6 +96,8 @@ def test_a_module_has_findings_by_its_profile(make_module_case, in_tmp):
 
 
 def test_the_whole_of_it(make_step, in_tmp):
+    """Levers that are sure to gain go before a profile: of a minute they left none (a call of the host at 12
+    µs, an H200)."""
     ids = torch.randint(50, (8, 16))
     given = make_step(fed=True, device="cuda")
     study = pw.investigate(
@@ -104,11 +106,12 @@ def test_the_whole_of_it(make_step, in_tmp):
         optimizer=given.optimizer,
         loader=DataLoader(ids, batch_size=2, pin_memory=True),
         tokens_per_step=32,
-        budget_s=60.0,
+        budget_s=150.0,
     )
     measured = study.measurements[0]
     assert measured.status == "ok"
     assert len(measured.loader.idle_s) == len(measured.loader.wait_s)
+    assert study.profiles, study.notes
     assert study.profiles[0].profile.breakdown.together.busy_ns > 0
     assert "HOST" in "".join(each.code for each in study.diagnoses[0].findings)
     assert {"tf32", "sdpa-efficient"} <= {

@@ -50,6 +50,16 @@ def test_the_kernel_multiplies_calibrated_weights(group):
     assert lost[0] < 0.5 * lost[1]
 
 
+def test_a_model_is_trained_to_the_same_bits(text, monkeypatch):
+    """Each way of a study is read in its own process, which trains the model."""
+    monkeypatch.setitem(caches.TRAINED, "cuda", (4, 256, 32, 40))
+    once, again = (
+        caches.trained(case(text, "cache", "contiguous", ()), 4, 224)[0] for _ in range(2)
+    )
+    for name, parameter in once.state_dict().items():
+        assert torch.equal(parameter, again.state_dict()[name]), name
+
+
 def test_every_way_of_rounding_reads_a_text(text, monkeypatch):
     monkeypatch.setitem(caches.TRAINED, "cuda", (2, 64, 8, 60))
     found = {way: losses(case(text, "weights", way, (4, 64, 16, 4))) for way in weights.WAYS}

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from peakward.kernels.ops.attention.api import implementation
 from peakward.kernels.ops.quantized_matmul import reference
@@ -127,14 +128,21 @@ def trained(case: QualityCase, rows: int, length: int) -> tuple[Decoder, Tensor]
         seed=case.seed,
     )
     seen, held_out = positions.tokens(case, length, n_rows=rows)
-    untold = Times(case.device, lambda _n: None)
-    with deterministic(
-        True
-    ):  # Each cache is read with the same model, which its own process trains.
-        positions.train(
-            model, seen, untold, batch=batch, length=length, steps=steps, seed=case.seed
-        )
+    _train_alike(model, seen, batch=batch, length=length, steps=steps, seed=case.seed)
     return model.to(TYPES[case.device]).eval(), held_out
+
+
+def _train_alike(
+    model: Decoder, seen: Tensor, *, batch: int, length: int, steps: int, seed: int
+) -> None:
+    """Trains to the same bits in each process, so that every way is read with the same model.
+
+    torch's fused attention for fp32 sums gradients in the order in which blocks come to them, also among
+    deterministic algorithms; its math does not.
+    """
+    untold = Times(str(seen.device.type), lambda _n: None)
+    with deterministic(True), sdpa_kernel(SDPBackend.MATH):
+        positions.train(model, seen, untold, batch=batch, length=length, steps=steps, seed=seed)
 
 
 @torch.inference_mode()
