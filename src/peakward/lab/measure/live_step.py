@@ -5,9 +5,9 @@ torch's global settings are kept and restored.
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, get_args
+from typing import get_args
 
 import msgspec
 import torch
@@ -18,6 +18,7 @@ from peakward.lab.levers.given_step import Given, GivenStep, StepSeen, check_ste
 from peakward.lab.measure.in_process import SHARED, UNKNOWN, fingerprint, place_of, type_of
 from peakward.lab.measure.this_process import PROFILED, ThisProcess
 from peakward.lab.models.snapshot import Snapshot
+from peakward.lab.models.torch_settings import kept_settings, matmul_precision
 from peakward.lab.numerics.of_step import judge_step
 from peakward.records.case import (
     AS_WRITTEN,
@@ -146,49 +147,3 @@ class StepWorkers(ThisProcess):
 
     def _check(self, case: ModuleCase) -> None:
         raise PeakwardError(f"expected the live step, got the module {case.source}")
-
-
-def matmul_precision() -> str:
-    """The precision of fp32 matmuls: highest, high or medium.
-
-    Raises:
-        PeakwardError: It was set by `fp32_precision`; torch then cannot tell what a lever changes.
-    """
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError as error:
-        raise PeakwardError(
-            "expected the precision of fp32 matmuls set by torch.set_float32_matmul_precision, got it set by "
-            "torch.backends…fp32_precision: use the former, for torch mixes the two up"
-        ) from error
-
-
-_CUDA, _CUDNN = torch.backends.cuda, torch.backends.cudnn
-_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
-    (torch.is_grad_enabled, torch.set_grad_enabled),
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (matmul_precision, torch.set_float32_matmul_precision),
-    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-    (_CUDA.flash_sdp_enabled, _CUDA.enable_flash_sdp),
-    (_CUDA.mem_efficient_sdp_enabled, _CUDA.enable_mem_efficient_sdp),
-    (_CUDA.math_sdp_enabled, _CUDA.enable_math_sdp),
-    (_CUDA.cudnn_sdp_enabled, _CUDA.enable_cudnn_sdp),
-    (lambda: _CUDNN.benchmark, lambda value: setattr(_CUDNN, "benchmark", value)),
-    (lambda: _CUDNN.deterministic, lambda value: setattr(_CUDNN, "deterministic", value)),
-)
-
-
-@contextmanager
-def kept_settings() -> Iterator[None]:
-    """Restores, on leaving, the settings of gradients, the default type, the precision of fp32 matmuls,
-    determinism and the backends of attention.
-
-    Raises:
-        PeakwardError: as `matmul_precision`.
-    """
-    before = [(put, get()) for get, put in _SETTINGS]
-    try:
-        yield
-    finally:
-        for put, value in before:
-            put(value)

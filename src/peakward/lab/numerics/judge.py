@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from peakward.lab.levers.configured_step import ConfiguredStep
-from peakward.lab.models.determinism import deterministic
+from peakward.lab.models.torch_settings import deterministic
 from peakward.lab.numerics import training, windows
 from peakward.records.case import ConfiguredCase
 from peakward.records.errors import PeakwardError

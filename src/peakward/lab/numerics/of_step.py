@@ -21,9 +21,9 @@ from torch.utils._pytree import tree_leaves
 from peakward.lab.data.given_loader import GivenLoader
 from peakward.lab.levers.given_step import Given, GivenStep, feed_of, given_step, gradients_seen
 from peakward.lab.levers.module_levers import SdpaCalls
-from peakward.lab.models.determinism import deterministic
 from peakward.lab.models.given_module import repeated_blocks
 from peakward.lab.models.snapshot import restored
+from peakward.lab.models.torch_settings import deterministic, kept_settings
 from peakward.lab.numerics import windows
 from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, distance
 from peakward.lab.numerics.windows import Kept
@@ -374,8 +374,15 @@ def _difference(name: str, found: Outputs, expected: Outputs) -> float:
 
 
 def _as_here(given: Given) -> Kept:
-    """Keeps model and optimizer as they are on entering, with levers at work in them or in eval mode."""
-    return partial(restored, given.model, given.optimizer)
+    """Keeps model, optimizer and torch's settings as they are on entering, with levers at work in them or in
+    eval mode."""
+
+    @contextmanager
+    def kept() -> Iterator[None]:
+        with kept_settings(), restored(given.model, given.optimizer):
+            yield
+
+    return kept
 
 
 def _on_one_batch(given: Given, base: StepCase) -> Given:

@@ -26,7 +26,7 @@ from peakward.lab.inference.sequences import (
 )
 from peakward.lab.models.decoder import Decoder
 from peakward.lab.models.decoder import build as build_decoder
-from peakward.lab.models.determinism import deterministic
+from peakward.lab.models.torch_settings import deterministic
 from peakward.lab.quality import positions
 from peakward.lab.quality.score import Score, Times, Work, by_stretch, chosen, stretches
 from peakward.records.case import QualityCase

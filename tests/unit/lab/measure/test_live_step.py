@@ -9,7 +9,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from peakward.lab.measure.in_process import SHARED, UNKNOWN
-from peakward.lab.measure.live_step import StepWorkers, kept_settings, live_case, matmul_precision
+from peakward.lab.measure.live_step import StepWorkers, live_case
+from peakward.lab.models.torch_settings import kept_settings, matmul_precision
 from peakward.levers.catalogue import lever, pull
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Claim

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from peakward.lab.levers import fp8_layers
 from peakward.lab.measure.live_step import live_case
 from peakward.lab.models.snapshot import restored
+from peakward.lab.models.torch_settings import kept_settings
 from peakward.lab.numerics.of_step import judge_step
 from peakward.levers.catalogue import lever, pull
 from peakward.records.lever import Claim
@@ -131,6 +132,26 @@ def test_other_draws_of_dropout_are_compared_by_their_mean(make_step, other_draw
     assert found.verdict == "holds"
     assert "in eval mode" in found.reason
     assert [each.quantity for each in found.errors] == ["gradients", "loss"]
+
+
+def test_a_setting_that_a_step_leaves_meets_no_other_arm(make_step, other_draws):
+    """The step turns cuDNN's benchmarks on, or off where it finds them on."""
+    other_draws()
+    given = make_step()
+    met = []
+
+    def setting():
+        chosen = torch.backends.cudnn.benchmark
+        if not given.model.training:
+            met.append(chosen)
+        torch.backends.cudnn.benchmark = not chosen
+        return given.step()
+
+    with kept_settings():
+        found = judged(make_step(step=setting, model=given.model, optimizer=given.optimizer))
+    assert found.verdict == "holds"
+    assert len(met) == 3
+    assert set(met) == {met[0]}
 
 
 def test_dropout_of_another_mean_is_violated(make_step, other_draws):
