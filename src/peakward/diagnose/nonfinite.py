@@ -4,6 +4,7 @@ The rules are asked in order, and the first that fits is the cause. A cause that
 bad batch, a learning rate that leapt, activations that grow) comes before what the operator itself shows.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from statistics import median
 
@@ -12,7 +13,15 @@ from peakward.records.debugging import Cause, CauseKind, Fault, ModuleSeen, Step
 LARGEST = {"float16": 65_504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
 """The largest finite value of a type (IEEE 754; bfloat16 has fp32's exponent and 8 bits of significand)."""
 NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-LOGARITHMS = ("log", "log2", "log10", "log1p")
+LOGARITHMS = {"log": 0.0, "log2": 0.0, "log10": 0.0, "log1p": -1.0}
+"""Where each is minus infinity."""
+DOMAINS = {
+    **{each: (zero, math.inf) for each, zero in LOGARITHMS.items()},
+    **dict.fromkeys(("sqrt", "rsqrt"), (0.0, math.inf)),
+    **dict.fromkeys(("acos", "asin", "atanh", "erfinv"), (-1.0, 1.0)),
+    "acosh": (1.0, math.inf),
+}
+"""The least and the greatest number of which each function of real numbers has a value."""
 DIVISIONS = ("div", "reciprocal", "rsqrt", "true_divide", "pow", "addcdiv")
 NORMS = ("native_layer_norm", "native_group_norm", "_fused_rms_norm", "rsqrt")
 SOFTMAX = ("_softmax", "_safe_softmax", "softmax")
@@ -135,19 +144,36 @@ def _logarithm(
 ) -> Cause | None:
     if fault.phase == "backward" or _base(fault) not in LOGARITHMS or not fault.inputs:
         return None
-    given = fault.inputs[0]
-    if given.lowest is None or given.lowest > 0:
+    given, zero = fault.inputs[0], LOGARITHMS[_base(fault)]
+    if given.lowest != zero:
         return None
-    what = "0" if given.lowest == 0 else f"{given.lowest:.3g}"
-    n = (
-        f"{count(given.n_zero)} of it {_are(given.n_zero)} 0"
-        if given.n_zero
-        else "some are below 0"
-    )
+    n = f": {count(given.n_zero)} of it {_are(given.n_zero)} 0" if zero == 0 else ""
     return _cause(
         "logarithm of zero",
-        f"{operator_name(fault)} was given {what}: {n}.",
+        f"{operator_name(fault)} was given {zero:g}{n}.",
         "take F.log_softmax or F.logsigmoid of the scores, or clamp the input: x.clamp_min(1e-20).log()",
+    )
+
+
+def _domain(
+    fault: Fault, _steps: Sequence[StepSeen], _modules: Sequence[ModuleSeen]
+) -> Cause | None:
+    """A root or a logarithm of a negative number, an arc cosine of 1.0001."""
+    name = _base(fault).rstrip("_")
+    if fault.phase == "backward" or name not in DOMAINS or not fault.inputs:
+        return None
+    given, (least, most) = fault.inputs[0], DOMAINS[name]
+    if given.lowest is None or given.highest is None:
+        return None
+    outside = given.lowest if given.lowest < least else given.highest
+    if least <= outside <= most:
+        return None
+    ends = f"below {least:g}" if most == math.inf else f"outside {least:g} to {most:g}"
+    clamp = f"x.clamp_min({least:g})" if most == math.inf else f"x.clamp({least:g}, {most:g})"
+    return _cause(
+        "outside the domain",
+        f"{operator_name(fault)} was given {outside:.7g}, and has no value {ends}.",
+        f"look at why its input is {ends}; where that is rounding alone, clamp it: {clamp}",
     )
 
 
@@ -267,6 +293,7 @@ _RULES: tuple[_Rule, ...] = (
     _variance,
     _derivative,
     _logarithm,
+    _domain,
     _division,
     _overflow,
 )

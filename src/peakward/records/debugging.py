@@ -16,6 +16,7 @@ CauseKind = Literal[
     "overflow",
     "zero variance",
     "logarithm of zero",
+    "outside the domain",
     "division by zero",
     "all masked",
     "infinite derivative",

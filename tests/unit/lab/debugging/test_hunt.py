@@ -128,6 +128,23 @@ def test_a_logarithm_of_zero(run, batches):
     assert ".log().mean()" in found.fault.source
 
 
+@pytest.mark.parametrize(
+    ("function", "given", "advice"),
+    [
+        (lambda x: (x - 2).sqrt(), "below 0", "x.clamp_min(0)"),
+        (lambda x: (x.tanh() * 2).acos(), "outside -1 to 1", "x.clamp(-1, 1)"),
+        (lambda x: (x - 5).log1p(), "below -1", "look at why"),
+    ],
+)
+def test_a_function_outside_its_domain(run, batches, function, given, advice):
+    one = run()
+    one.model.blocks[0] = Within(one.model.blocks[0], function)
+    found = debugged(one, batches(), n_steps=3)
+    assert found.cause.kind == "outside the domain"
+    assert given in found.cause.sentence
+    assert advice in found.cause.advice
+
+
 def test_a_norm_of_no_variance_names_its_rows_and_passes_with_an_epsilon(run, batches):
     one = run()
     one.model.norm.eps = 0.0
