@@ -467,7 +467,7 @@ def steps(
     position = torch.full((1,), POSITIONS - 1, device="cuda")
     exact = exact_logits(model, ids, keys, values)
     found: dict[str, Any] = {"separate": apart(model(ids[:, None], cache=cache)[:, -1], exact)}
-    plain = FusedStep(model, keys, values)
+    plain = FusedStep(model, held)
     chosen = {"rule": plain.cuts}
     of = {each.name: best.get(each) for each in shape_kernels(name, FORMATS.index(weights))}
     if all(of.values()):
@@ -478,7 +478,7 @@ def steps(
             chosen[f"best-{behind}"] = cuts._replace(then_bytes=behind << 20)
     kept = []
     for label, cuts in chosen.items():
-        fused = FusedStep(model, keys, values, cuts)
+        fused = FusedStep(model, held, cuts)
         first = fused(ids, position)
         found[label] = apart(first, exact)
         made: list[Tensor] = []

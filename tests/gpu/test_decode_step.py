@@ -119,7 +119,7 @@ def test_several_rows_err_no_more_than_the_modules_do(name, weights, n_rows, n_n
     cache = cache_of(model, n_rows=n_rows)
     for row, prompt in enumerate(text[:, :n].tolist()):
         cache.prefill(model, row, prompt)
-    step = FusedStep(model, list(cache.storage.keys), list(cache.storage.values), n_new=n_new)
+    step = FusedStep(model, cache.storage.layers, n_new=n_new)
     ids = text[:, n:].flatten()
     found = step(ids, cache.held)
     exact, rounded = (each(text)[:, n:].flatten(0, 1) for each in (wide, model))

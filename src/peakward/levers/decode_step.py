@@ -60,8 +60,8 @@ def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> st
     most = MOST_SEQUENCES.get(configuration.weights, 1)
     return model_obstacle(shape, configuration.weights) or _first_unmet(
         {
-            "keys and values in the compute type": (
-                configuration.kv_cache == "static",
+            "keys and values in the compute type or in int8": (
+                configuration.kv_cache in ("static", "int8"),
                 f"kv-cache {configuration.kv_cache}",
             ),
             "blocks that are not compiled": (

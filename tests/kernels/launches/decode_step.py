@@ -38,7 +38,8 @@ def _held(n_sequences: int, kv_heads: int, *, page_size: int) -> launch.Held:
         return launch.Held(cache, cache)
     n_pages = CAPACITY // page_size
     pages = _of(n_sequences * n_pages, page_size, kv_heads, HEAD_DIM)
-    return launch.Held(pages, pages, _of(n_sequences, n_pages, dtype=torch.int32))
+    table = _of(n_sequences, n_pages, dtype=torch.int32)
+    return launch.Held(pages, pages, block_table=table)
 
 
 def _rows(

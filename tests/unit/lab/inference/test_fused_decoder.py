@@ -219,10 +219,10 @@ def test_programs_that_share_columns_leave_nothing_behind(make):
     """A second step makes what the first one did, and so does one by the rule, which shares none here."""
     model = make()
     cache, ids, position = cache_of(model, n_rows=2), torch.tensor([5, 9]), torch.tensor([3, 0])
-    keys, values = list(cache.storage.keys), list(cache.storage.values)
-    plain = FusedStep(model, keys, values)
+    held = cache.storage.layers
+    plain = FusedStep(model, held)
     cut = plain.cuts.out._replace(block=16, columns=16, parts=1, splits=2)
-    split = FusedStep(model, keys, values, plain.cuts._replace(out=cut, down=cut))
+    split = FusedStep(model, held, plain.cuts._replace(out=cut, down=cut))
     first, second = split(ids, position), split(ids, position)
     assert torch.equal(first, second)
     torch.testing.assert_close(first, plain(ids, position), rtol=1e-4, atol=1e-5)
@@ -232,7 +232,7 @@ def test_programs_that_share_columns_leave_nothing_behind(make):
 def test_a_column_of_texts_is_read_token_by_token(make):
     model = make()
     cache, texts = cache_of(model, n_rows=3), torch.arange(12).view(3, 4)
-    step = FusedStep(model, list(cache.storage.keys), list(cache.storage.values))
+    step = FusedStep(model, cache.storage.layers)
     position = torch.arange(6).view(3, 2)
     ids = texts[:, 1]
     assert torch.equal(step(ids, position[:, 0]), step(ids.clone(), position[:, 0].clone()))
@@ -286,13 +286,11 @@ def test_no_kernel_touches_what_is_beside_its_tensors(weights, rows, make, reque
     (n_rows, n_new), model = rows, make(weights=weights, n_layers=2, n_kv_heads=2, **in_groups)
     cache, ids = cache_of(model, n_rows=n_rows), torch.arange(n_rows * n_new) % 60
     position = torch.full((n_rows,), CAPACITY - n_new)
-    step = FusedStep(model, list(cache.storage.keys), list(cache.storage.values), n_new=n_new)
+    step = FusedStep(model, cache.storage.layers, n_new=n_new)
     if step.n_rows > 1:
         cut = step.cuts.out._replace(splits=2)
         cuts = step.cuts._replace(out=cut, down=cut)
-        step = FusedStep(
-            model, list(cache.storage.keys), list(cache.storage.values), cuts, n_new=n_new
-        )
+        step = FusedStep(model, cache.storage.layers, cuts, n_new=n_new)
     exact = step(ids, position)
     started = request.getfixturevalue("amid_others")
     assert torch.equal(step(ids, position), exact)

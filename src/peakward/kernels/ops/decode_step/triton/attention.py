@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from peakward.kernels.ops.decode_attention.triton.narrow import digits, first_of_two
+from peakward.kernels.ops.decode_step.triton.narrow import LEAST_ROWS, scored, weighed, written
 from peakward.kernels.ops.decode_step.triton.stored import THEN, bring, bring_next, place_of
 from peakward.kernels.ops.dependent import launch_the_next, wait_for_the_one_before
 
@@ -12,6 +14,8 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     q_ptr,
     k_ptr,
     v_ptr,
+    k_scale_ptr,
+    v_scale_ptr,
     position_ptr,
     parts_ptr,
     shares_ptr,
@@ -25,6 +29,7 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     room,
     scale_log2,
     NEW: tl.constexpr,
+    NEWS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     MEMBERS: tl.constexpr,
@@ -34,6 +39,7 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     SPLITS: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     AHEAD: tl.constexpr,
+    SCALES_AHEAD: tl.constexpr,
     WARPS: tl.constexpr,
     DEPENDENT: tl.constexpr,
     NATIVE: tl.constexpr,
@@ -44,9 +50,15 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     HEAD_DIM), in the order of the pieces, and sets its count back to 0. The first new token stands at the
     sequence's position, and each sees those before it.
 
+    With scales keys and values are in int8, and rows of q have the new ones behind their queries, which are
+    written first (see `narrow`).
+
     The position is not the layers' work: it may be read before the wait.
     """
     launch_the_next(DEPENDENT)
+    NARROW: tl.constexpr = k_scale_ptr is not None
+    HEADS: tl.constexpr = KV_HEADS * GROUP
+    ROW_HEADS: tl.constexpr = HEADS + 2 * KV_HEADS if NARROW else HEADS
     pair = tl.program_id(0)
     split = tl.program_id(1)
     length = tl.load(position_ptr + pair // KV_HEADS).to(tl.int32) + NEW
@@ -68,34 +80,55 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
             )
             bring(k_ptr + begins * HEAD_DIM, n_bytes)
             bring(v_ptr + begins * HEAD_DIM, n_bytes)
+            if NARROW and SCALES_AHEAD:
+                n_bytes = tl.cdiv(n_bytes, HEAD_DIM * 4) * 16
+                bring(k_scale_ptr + begins, n_bytes)
+                bring(v_scale_ptr + begins, n_bytes)
         program = pair + tl.num_programs(0) * split
         n_programs = tl.num_programs(0) * SPLITS
         bring_next(then_ptr, then_parts, then_stride, then_bytes, program, n_programs, 32 * WARPS)
     wait_for_the_one_before(DEPENDENT)
 
+    if NARROW:
+        if high > length - NEW:
+            written(
+                *(q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr, room, sequence, kv),
+                *(length - NEW, low, high, NEW, NEWS, KV_HEADS, HEADS, HEAD_DIM, BLOCK_DIM, PAGE_SIZE),
+            )
+        # All threads' stores come before all threads' loads.
+        tl.debug_barrier()
     member = tl.arange(0, MEMBERS)
     dim = tl.arange(0, BLOCK_DIM)
     is_dim = (dim < HEAD_DIM)[None, :]
     is_member = member < NEW * GROUP
     within = is_member[:, None] & is_dim
     # The head of a query among those of its row, and its row.
-    head = pair % KV_HEADS * GROUP + member % GROUP
-    row = pair // KV_HEADS * NEW + member // GROUP
-    q_rows = (row * (KV_HEADS * GROUP) + head)[:, None] * HEAD_DIM + dim[None, :]
+    head = kv * GROUP + member % GROUP
+    row = sequence * NEW + member // GROUP
     own = length - NEW + member // GROUP
+    q_rows = (row * ROW_HEADS + head)[:, None] * HEAD_DIM + dim[None, :]
+    type_: tl.constexpr = q_ptr.dtype.element_ty
     q = tl.load(q_ptr + q_rows, mask=within, other=0.0, cache_modifier=".cg")
     acc = tl.zeros((MEMBERS, BLOCK_DIM), tl.float32)
+    if NARROW:
+        q, to_log2 = digits(q)
+        to_log2 *= scale_log2
+        acc = tl.zeros((max(LEAST_ROWS, MEMBERS), BLOCK_DIM // 2), tl.float32)
+        acc_1 = acc
     largest = tl.full((MEMBERS,), float("-inf"), tl.float32)
     total = tl.zeros((MEMBERS,), tl.float32)
     for start in range(low, high, BLOCK):
         position = start + tl.arange(0, BLOCK)
         is_held = position < high
         place = place_of(table_ptr, room, sequence, KV_HEADS, kv, position, is_held, PAGE_SIZE)
-        at = place[:, None] * HEAD_DIM + dim[None, :]
-        there = is_held[:, None] & is_dim
-        k = tl.load(k_ptr + at, mask=there, other=0.0, cache_modifier=".cg")
-        v = tl.load(v_ptr + at, mask=there, other=0.0, cache_modifier=".cg")
-        score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
+        if NARROW:
+            score = scored(q, to_log2, k_ptr, k_scale_ptr, place, is_held, HEAD_DIM, BLOCK_DIM)
+        else:
+            at = place[:, None] * HEAD_DIM + dim[None, :]
+            there = is_held[:, None] & is_dim
+            k = tl.load(k_ptr + at, mask=there, other=0.0, cache_modifier=".cg")
+            v = tl.load(v_ptr + at, mask=there, other=0.0, cache_modifier=".cg")
+            score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
         seen = is_held[None, :]
         if NEW > 1:
             seen = seen & (position[None, :] <= own[:, None])
@@ -107,8 +140,18 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
         shrink = tl.exp2(largest - shift)
         total = total * shrink + tl.sum(weight, 1)
         largest = raised
-        acc = tl.dot(weight.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
-    out = out_ptr + q_rows
+        if NARROW:
+            acc, acc_1 = weighed(
+                *(weight, shrink, acc, acc_1, v_ptr, v_scale_ptr, place, is_held),
+                *(type_, HEAD_DIM, BLOCK_DIM),
+            )
+        else:
+            acc = tl.dot(weight.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
+    if NARROW:
+        acc = tl.interleave(acc, acc_1)
+        if MEMBERS < LEAST_ROWS:
+            acc = first_of_two(acc)
+    out = out_ptr + (row * HEADS + head)[:, None] * HEAD_DIM + dim[None, :]
     if SPLITS == 1:
         tl.store(out, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=within)
     else:
