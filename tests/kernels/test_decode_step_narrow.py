@@ -59,8 +59,8 @@ def attended(q, held, position, out, *, splits=2):
     [(4, (150, 151), 1), (1, (63, 0), 1), (2, (100, 31), 2), (1, (61, 30), 5), (4, (29, 0), 16)],
 )
 def test_attention_writes_the_new_and_sees_all(kv_heads, held_by, n_new, head_dim, kind):
-    """New keys and values are rounded bit for bit as `cache_write_` does it, those at the border of two pieces
-    too; nothing else in the cache changes, and what follows them is not seen."""
+    """New keys and values are rounded bit for bit as `cache_write_` does it, those at the border of two
+    pieces too; nothing else in the cache changes, and what follows them is not seen."""
     torch.manual_seed(2)
     heads, capacity, m = 4, 176, 2 * n_new
     new = torch.randn(m, heads + 2 * kv_heads, head_dim)
@@ -78,9 +78,8 @@ def test_attention_writes_the_new_and_sees_all(kv_heads, held_by, n_new, head_di
     attended(new, held, torch.tensor(held_by), out)
     for found, each in zip(of_sequences(held), expected, strict=True):
         assert torch.equal(found, each)
-    k, v = (
-        dequantized(stored, scale, torch.float64) for stored, scale in zip(expected[:2], expected[2:], strict=True)
-    )  # fmt: skip
+    pairs = zip(expected[:2], expected[2:], strict=True)
+    k, v = (dequantized(*each, torch.float64) for each in pairs)
     for row in range(m):
         sequence, kept = row // n_new, held_by[row // n_new] + row % n_new + 1
         exact = F.scaled_dot_product_attention(

@@ -116,7 +116,9 @@ def test_on_a_cache_in_int8_both_leave_the_same_bytes(n_rows, in_pages, make):
     for found in others:
         apart = [
             (one.int() - other.int()).abs()
-            for one, other in zip((found.keys, found.values), (exact.keys, exact.values), strict=True)
+            for one, other in zip(
+                (found.keys, found.values), (exact.keys, exact.values), strict=True
+            )
         ]
         assert all(each.max() <= 1 and each.float().mean() < 0.01 for each in apart)
         for one, other in zip(found.parts[2:], exact.parts[2:], strict=True):

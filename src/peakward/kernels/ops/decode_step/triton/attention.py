@@ -4,9 +4,86 @@ import triton
 import triton.language as tl
 
 from peakward.kernels.ops.decode_attention.triton.narrow import digits, first_of_two
-from peakward.kernels.ops.decode_step.triton.narrow import LEAST_ROWS, scored, weighed, written
+from peakward.kernels.ops.decode_step.triton.kept import (
+    LEAST_ROWS,
+    loaded,
+    scored,
+    weighed,
+    written,
+)
 from peakward.kernels.ops.decode_step.triton.stored import THEN, bring, bring_next, place_of
 from peakward.kernels.ops.dependent import launch_the_next, wait_for_the_one_before
+
+
+@triton.jit
+def _asked(  # type: ignore[no-untyped-def]
+    k_ptr,
+    v_ptr,
+    k_scale_ptr,
+    v_scale_ptr,
+    table_ptr,
+    room,
+    sequence,
+    kv,
+    low,
+    high,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    AHEAD: tl.constexpr,
+    SCALES_AHEAD: tl.constexpr,
+    WARPS: tl.constexpr,
+):
+    """Asks for the keys and values of the first AHEAD positions of a piece to be brought into the L2."""
+    ITEM: tl.constexpr = k_ptr.dtype.element_ty.primitive_bitwidth // 8
+    # Eight neighbouring positions of a head are one run, unless a page ends within them.
+    RUN: tl.constexpr = 1 if PAGE_SIZE % 8 else 8
+    for first in tl.static_range(0, AHEAD, 32 * WARPS * RUN):
+        brought = low + first + tl.arange(0, 32 * WARPS) * RUN
+        n = tl.minimum(tl.maximum(high - brought, 0), RUN)
+        n = tl.where(brought < low + AHEAD, n, 0)
+        begins = place_of(
+            *(table_ptr, room, sequence, KV_HEADS, kv, brought, brought < high, PAGE_SIZE)
+        )
+        bring(k_ptr + begins * HEAD_DIM, n * (HEAD_DIM * ITEM))
+        bring(v_ptr + begins * HEAD_DIM, n * (HEAD_DIM * ITEM))
+        if SCALES_AHEAD:
+            bring(k_scale_ptr + begins, tl.cdiv(n, 4) * 16)
+            bring(v_scale_ptr + begins, tl.cdiv(n, 4) * 16)
+
+
+@triton.jit
+def _joined(  # type: ignore[no-untyped-def]
+    parts_ptr,
+    shares_ptr,
+    pair,
+    SPLITS: tl.constexpr,
+    QUERIES: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+):
+    """The pieces of a pair in their order, (MEMBERS, BLOCK_DIM)."""
+    member = tl.arange(0, MEMBERS)
+    is_member = member < QUERIES
+    dim = tl.arange(0, BLOCK_DIM)
+    within = is_member[:, None] & (dim < HEAD_DIM)[None, :]
+    top = tl.full((MEMBERS,), float("-inf"), tl.float32)
+    for piece in tl.static_range(SPLITS):
+        slot = (pair * SPLITS + piece) * QUERIES + member
+        share = tl.load(shares_ptr + 2 * slot, mask=is_member, other=0.0, cache_modifier=".cg")
+        top = tl.maximum(top, share)
+    acc = tl.zeros((MEMBERS, BLOCK_DIM), tl.float32)
+    whole = tl.zeros((MEMBERS,), tl.float32)
+    for piece in tl.static_range(SPLITS):
+        slot = (pair * SPLITS + piece) * QUERIES + member
+        share = tl.load(shares_ptr + 2 * slot, mask=is_member, other=0.0, cache_modifier=".cg")
+        share = tl.exp2(share - top)
+        part = tl.load(shares_ptr + 2 * slot + 1, mask=is_member, other=1.0, cache_modifier=".cg")
+        whole += share * part
+        parts = parts_ptr + slot[:, None] * HEAD_DIM + dim[None, :]
+        acc += share[:, None] * tl.load(parts, mask=within, other=0.0, cache_modifier=".cg")
+    return acc / whole[:, None]
 
 
 @triton.jit(do_not_specialize=THEN)
@@ -51,7 +128,7 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     sequence's position, and each sees those before it.
 
     With scales keys and values are in int8, and rows of q have the new ones behind their queries, which are
-    written first (see `narrow`).
+    written first (see `kept`).
 
     The position is not the layers' work: it may be read before the wait.
     """
@@ -67,23 +144,11 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     low = split * chunk
     high = tl.minimum(low + chunk, length)
     sequence, kv = pair // KV_HEADS, pair % KV_HEADS
-    ITEM: tl.constexpr = k_ptr.dtype.element_ty.primitive_bitwidth // 8
     if AHEAD and NATIVE:
-        # Eight neighbouring positions of a head are one run, unless a page ends within them.
-        RUN: tl.constexpr = 1 if PAGE_SIZE % 8 else 8
-        for first in tl.static_range(0, AHEAD, 32 * WARPS * RUN):
-            brought = low + first + tl.arange(0, 32 * WARPS) * RUN
-            n_bytes = tl.minimum(tl.maximum(high - brought, 0), RUN) * (HEAD_DIM * ITEM)
-            n_bytes = tl.where(brought < low + AHEAD, n_bytes, 0)
-            begins = place_of(
-                *(table_ptr, room, sequence, KV_HEADS, kv, brought, brought < high, PAGE_SIZE)
-            )
-            bring(k_ptr + begins * HEAD_DIM, n_bytes)
-            bring(v_ptr + begins * HEAD_DIM, n_bytes)
-            if NARROW and SCALES_AHEAD:
-                n_bytes = tl.cdiv(n_bytes, HEAD_DIM * 4) * 16
-                bring(k_scale_ptr + begins, n_bytes)
-                bring(v_scale_ptr + begins, n_bytes)
+        _asked(
+            *(k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr, room, sequence, kv, low, high),
+            *(KV_HEADS, HEAD_DIM, PAGE_SIZE, AHEAD, SCALES_AHEAD, WARPS),
+        )
         program = pair + tl.num_programs(0) * split
         n_programs = tl.num_programs(0) * SPLITS
         bring_next(then_ptr, then_parts, then_stride, then_bytes, program, n_programs, 32 * WARPS)
@@ -93,7 +158,18 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
         if high > length - NEW:
             written(
                 *(q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr, room, sequence, kv),
-                *(length - NEW, low, high, NEW, NEWS, KV_HEADS, HEADS, HEAD_DIM, BLOCK_DIM, PAGE_SIZE),
+                *(
+                    length - NEW,
+                    low,
+                    high,
+                    NEW,
+                    NEWS,
+                    KV_HEADS,
+                    HEADS,
+                    HEAD_DIM,
+                    BLOCK_DIM,
+                    PAGE_SIZE,
+                ),
             )
         # All threads' stores come before all threads' loads.
         tl.debug_barrier()
@@ -109,26 +185,23 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     q_rows = (row * ROW_HEADS + head)[:, None] * HEAD_DIM + dim[None, :]
     type_: tl.constexpr = q_ptr.dtype.element_ty
     q = tl.load(q_ptr + q_rows, mask=within, other=0.0, cache_modifier=".cg")
+    factor, odd = scale_log2, 0.0
     acc = tl.zeros((MEMBERS, BLOCK_DIM), tl.float32)
     if NARROW:
-        q, to_log2 = digits(q)
-        to_log2 *= scale_log2
+        q, unit = digits(q)
+        factor *= unit
         acc = tl.zeros((max(LEAST_ROWS, MEMBERS), BLOCK_DIM // 2), tl.float32)
-        acc_1 = acc
+        odd = acc
     largest = tl.full((MEMBERS,), float("-inf"), tl.float32)
     total = tl.zeros((MEMBERS,), tl.float32)
     for start in range(low, high, BLOCK):
         position = start + tl.arange(0, BLOCK)
         is_held = position < high
         place = place_of(table_ptr, room, sequence, KV_HEADS, kv, position, is_held, PAGE_SIZE)
-        if NARROW:
-            score = scored(q, to_log2, k_ptr, k_scale_ptr, place, is_held, HEAD_DIM, BLOCK_DIM)
-        else:
-            at = place[:, None] * HEAD_DIM + dim[None, :]
-            there = is_held[:, None] & is_dim
-            k = tl.load(k_ptr + at, mask=there, other=0.0, cache_modifier=".cg")
-            v = tl.load(v_ptr + at, mask=there, other=0.0, cache_modifier=".cg")
-            score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
+        k, v, k_scale, v_scale = loaded(
+            *(k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, place, is_held, HEAD_DIM, BLOCK_DIM)
+        )
+        score = scored(q, factor, k, k_scale)
         seen = is_held[None, :]
         if NEW > 1:
             seen = seen & (position[None, :] <= own[:, None])
@@ -140,15 +213,9 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
         shrink = tl.exp2(largest - shift)
         total = total * shrink + tl.sum(weight, 1)
         largest = raised
-        if NARROW:
-            acc, acc_1 = weighed(
-                *(weight, shrink, acc, acc_1, v_ptr, v_scale_ptr, place, is_held),
-                *(type_, HEAD_DIM, BLOCK_DIM),
-            )
-        else:
-            acc = tl.dot(weight.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
+        acc, odd = weighed(weight, shrink, acc, odd, v, v_scale, type_)
     if NARROW:
-        acc = tl.interleave(acc, acc_1)
+        acc = tl.interleave(acc, odd)
         if MEMBERS < LEAST_ROWS:
             acc = first_of_two(acc)
     out = out_ptr + (row * HEADS + head)[:, None] * HEAD_DIM + dim[None, :]
@@ -165,25 +232,8 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
         if n_before == SPLITS - 1:
             tl.debug_barrier()
             tl.store(arrived_ptr + pair, 0)
-            top = tl.full((MEMBERS,), float("-inf"), tl.float32)
-            for piece in tl.static_range(SPLITS):
-                slot = (pair * SPLITS + piece) * (NEW * GROUP) + member
-                share = tl.load(
-                    shares_ptr + 2 * slot, mask=is_member, other=0.0, cache_modifier=".cg"
-                )
-                top = tl.maximum(top, share)
-            acc = tl.zeros((MEMBERS, BLOCK_DIM), tl.float32)
-            whole = tl.zeros((MEMBERS,), tl.float32)
-            for piece in tl.static_range(SPLITS):
-                slot = (pair * SPLITS + piece) * (NEW * GROUP) + member
-                share = tl.load(
-                    shares_ptr + 2 * slot, mask=is_member, other=0.0, cache_modifier=".cg"
-                )
-                share = tl.exp2(share - top)
-                part = tl.load(
-                    shares_ptr + 2 * slot + 1, mask=is_member, other=1.0, cache_modifier=".cg"
-                )
-                whole += share * part
-                parts = parts_ptr + slot[:, None] * HEAD_DIM + dim[None, :]
-                acc += share[:, None] * tl.load(parts, mask=within, other=0.0, cache_modifier=".cg")
-            tl.store(out, (acc / whole[:, None]).to(out_ptr.dtype.element_ty), mask=within)
+            acc = _joined(
+                *(parts_ptr, shares_ptr, pair),
+                *(SPLITS, NEW * GROUP, MEMBERS, HEAD_DIM, BLOCK_DIM),
+            )
+            tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=within)

@@ -313,7 +313,9 @@ def attention(
         SPLITS=split.splits,
         PAGE_SIZE=held.page_size,
         AHEAD=split.ahead if native and head_dim * held.keys.element_size() % 16 == 0 else 0,
-        SCALES_AHEAD=held.page_size % 8 == 0 if held.page_size else held.room % 4 == 0,
+        # The instruction takes addresses and sizes in 16 bytes.
+        SCALES_AHEAD=held.k_scale is not None
+        and (held.page_size % 8 == 0 if held.page_size else held.room % 4 == 0),
         WARPS=split.warps,
         NATIVE=native,
         num_warps=split.warps,
