@@ -1,4 +1,4 @@
-"""The fused step's attention to a cache in int8 against fp64, in Triton's interpreter on a CPU."""
+"""The fused step on a cache in int8 against fp64: attention, which writes it, and what is left for that."""
 
 import pytest
 import torch
@@ -13,8 +13,12 @@ launch = pytest.importorskip("peakward.kernels.ops.decode_step.triton.launch")
 several = pytest.importorskip("peakward.kernels.ops.decode_step.triton.launch_several")
 settings = pytest.importorskip("peakward.kernels.ops.decode_step.triton.settings")
 
-DIGITS = 2.0**-14
-"""The queries are rounded to 2⁻¹⁶ of their largest element, which is some times the mean of all."""
+NEAR_IN = {torch.float32: 2.0**-14, torch.bfloat16: 2.0**-7}
+"""The queries are rounded to 2⁻¹⁶ of their largest element, which is some times the mean of all; weights and
+outputs to their type."""
+
+
+interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has it compiled")
 
 
 def held_in(kind, keys, values):
@@ -44,11 +48,12 @@ def attended(q, held, position, out, *, splits=2):
     n_sequences = held.n_sequences
     split = settings.Split(splits=splits, block=32)
     pieces = (n_sequences * kv_heads, splits, len(q) // n_sequences * heads // kv_heads)
-    arrived = torch.zeros(pieces[0], dtype=torch.int32)
+    arrived = torch.zeros(pieces[0], dtype=torch.int32, device=q.device)
+    room = [torch.empty(*pieces, n, device=q.device) for n in (out.shape[2], 2)]
+    weight = launch.Matrix(torch.zeros(8, 128, device=q.device), None, 8, 128)
     launch.attention(
-        q, held, position, torch.empty(*pieces, out.shape[2]), torch.empty(*pieces, 2), arrived,
-        out, then=launch.first_of(matrix(8, 128, "dense")[0], 64), split=split,
-    )  # fmt: skip
+        q, held, position, *room, arrived, out, then=launch.first_of(weight, 64), split=split
+    )
     assert not arrived.any()
 
 
@@ -58,37 +63,41 @@ def attended(q, held, position, out, *, splits=2):
     ("kv_heads", "held_by", "n_new"),
     [(4, (150, 151), 1), (1, (63, 0), 1), (2, (100, 31), 2), (1, (61, 30), 5), (4, (29, 0), 16)],
 )
-def test_attention_writes_the_new_and_sees_all(kv_heads, held_by, n_new, head_dim, kind):
+def test_attention_writes_the_new_and_sees_all(
+    kv_heads, held_by, n_new, head_dim, kind, dtypes, device
+):
     """New keys and values are rounded bit for bit as `cache_write_` does it, those at the border of two
     pieces too; nothing else in the cache changes, and what follows them is not seen."""
     torch.manual_seed(2)
     heads, capacity, m = 4, 176, 2 * n_new
-    new = torch.randn(m, heads + 2 * kv_heads, head_dim)
-    new[0, heads] = 0
-    k, v = torch.randn(2, 2, kv_heads, capacity, head_dim)
-    held = held_in(kind, k, v)
-    slots = torch.tensor(held_by)[:, None] + torch.arange(n_new)
-    of_tokens = new.view(2, n_new, -1, head_dim).transpose(1, 2)
-    expected = [each.clone() for each in of_sequences(held)]
-    cache_write_(
-        expected[0], expected[1], of_tokens[:, heads : heads + kv_heads],
-        of_tokens[:, heads + kv_heads :], slots, k_scale=expected[2], v_scale=expected[3],
-    )  # fmt: skip
-    out = torch.empty(m, heads, head_dim)
-    attended(new, held, torch.tensor(held_by), out)
-    for found, each in zip(of_sequences(held), expected, strict=True):
-        assert torch.equal(found, each)
-    pairs = zip(expected[:2], expected[2:], strict=True)
-    k, v = (dequantized(*each, torch.float64) for each in pairs)
-    for row in range(m):
-        sequence, kept = row // n_new, held_by[row // n_new] + row % n_new + 1
-        exact = F.scaled_dot_product_attention(
-            new[row, :heads, None].double(), k[sequence, :, :kept], v[sequence, :, :kept],
-            enable_gqa=True,
-        )  # fmt: skip
-        assert_near(out[row], exact[:, 0], DIGITS)
+    for dtype in set(dtypes) & set(NEAR_IN):
+        with torch.device("cpu"):
+            new = torch.randn(m, heads + 2 * kv_heads, head_dim).to(dtype)
+            new[0, heads] = 0
+            held = held_in(kind, *torch.randn(2, 2, kv_heads, capacity, head_dim))
+            slots = torch.tensor(held_by)[:, None] + torch.arange(n_new)
+            expected = [each.clone() for each in of_sequences(held)]
+            of_tokens = new[:, heads:].view(2, n_new, -1, head_dim).transpose(1, 2)
+            k, v = of_tokens.split(kv_heads, 1)
+            scales = {"k_scale": expected[2], "v_scale": expected[3]}
+            cache_write_(expected[0], expected[1], k, v, slots, **scales)
+        held = launch.Held(*(None if each is None else each.to(device) for each in held))
+        out = torch.empty(m, heads, head_dim, dtype=dtype)
+        attended(new.to(device), held, torch.tensor(held_by), out)
+        for found, each in zip(of_sequences(held), expected, strict=True):
+            assert torch.equal(found.cpu(), each)
+        pairs = zip(expected[:2], expected[2:], strict=True)
+        k, v = (dequantized(*each, torch.float64) for each in pairs)
+        for row in range(m):
+            sequence, kept = row // n_new, held_by[row // n_new] + row % n_new + 1
+            exact = F.scaled_dot_product_attention(
+                new[row, :heads, None].double(), k[sequence, :, :kept], v[sequence, :, :kept],
+                enable_gqa=True,
+            )  # fmt: skip
+            assert_near(out[row].cpu(), exact[:, 0], NEAR_IN[dtype])
 
 
+@interpreted
 @pytest.mark.filterwarnings("ignore:invalid value", "ignore:All-NaN")
 def test_what_is_not_finite_is_handed_on():
     """Of a query to its own output; of a value to its scale and so to all queries that see it."""
@@ -100,6 +109,7 @@ def test_what_is_not_finite_is_handed_on():
     assert held.v_scale.isnan().nonzero().tolist() == [[0, 1, 40]]
 
 
+@interpreted
 @pytest.mark.parametrize("n_new", [1, 2])
 def test_rotated_leaves_keys_and_values_behind_the_queries(n_new):
     """Those of one row and of several are those that a cache in the model's type holds."""
