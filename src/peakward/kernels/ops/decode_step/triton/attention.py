@@ -75,7 +75,8 @@ def _joined(  # type: ignore[no-untyped-def]
         top = tl.maximum(top, share)
     acc = tl.zeros((MEMBERS, BLOCK_DIM), tl.float32)
     whole = tl.zeros((MEMBERS,), tl.float32)
-    for piece in tl.static_range(SPLITS):
+    # Of many queries the pieces on their way all at once took more registers than there are.
+    for piece in tl.range(0, SPLITS, loop_unroll_factor=2 if MEMBERS >= 64 else SPLITS):
         slot = (pair * SPLITS + piece) * QUERIES + member
         share = tl.load(shares_ptr + 2 * slot, mask=is_member, other=0.0, cache_modifier=".cg")
         share = tl.exp2(share - top)
