@@ -538,21 +538,20 @@ def steps(
 
 
 @torch.no_grad()
-def caches(report: Report, name: str, weights: str, lengths: list[int]) -> None:
+def caches(report: Report, name: str, weights: str, lengths: list[int], batch: int) -> None:
     """Arms in turns: separate kernels and the fused step, on caches in bf16 and in int8."""
     model = ModelStep(case_of(name, weights, "flash-decode"), torch.bfloat16).model
-    ids = torch.randint(0, model.shape.vocab_size, (1,), device="cuda")
+    ids = torch.randint(0, model.shape.vocab_size, (batch,), device="cuda")
     for positions in lengths:
         arms, kept, errors, bytes_ = {}, [], {}, {}
         for label, stored in CACHES.items():
             cache = KVCache(
-                model.shape, batch_size=1, capacity=positions, device="cuda", dtype=torch.bfloat16,
+                model.shape, batch_size=batch, capacity=positions, device="cuda", dtype=torch.bfloat16,
                 stored=stored, by_kernel=True,
             )  # fmt: skip
             cache.fill(positions - 1, seed=0)
-            of_arms, of_errors = arms_of(
-                model, cache, ids, OTHER_SPLITS[label] if weights == "int4:128" else []
-            )
+            splits = OTHER_SPLITS[label] if weights == "int4:128" and batch == 1 else []
+            of_arms, of_errors = arms_of(model, cache, ids, splits)
             arms |= {f"{arm}, {label}": start for arm, start in of_arms.items()}
             errors |= {f"{arm}, {label}": error for arm, error in of_errors.items()}
             bytes_[label] = step_bytes(model, [each.storage for each in cache.layers])
@@ -560,7 +559,8 @@ def caches(report: Report, name: str, weights: str, lengths: list[int]) -> None:
         times = in_turns(arms)
         bandwidth = report.held["copy_bytes_per_s"]
         report.add(
-            phase="caches", model=name, weights=weights, positions=positions, bytes=bytes_, errors=errors,
+            phase="caches", model=name, weights=weights, batch=batch, positions=positions,
+            bytes=bytes_, errors=errors,
             us={arm: round(statistics.median(each) * 1e6, 1) for arm, each in times.items()},
             share={
                 arm: round(bytes_[arm.rsplit(", ", 1)[1]] / statistics.median(each) / bandwidth, 4)
@@ -580,7 +580,7 @@ def arms_of(
     held, end = [each.storage for each in cache.layers], cache.length + 1
     widened = [each.widened(torch.bfloat16) for each in held]
     exact = exact_logits(model, ids, *(list(each) for each in zip(*widened, strict=True)))
-    position = torch.full((1,), end - 1, device="cuda")
+    position = torch.full((len(ids),), end - 1, device="cuda")
     rule = FusedStep(model, held)
     steps = {
         "separate": lambda: model(ids[:, None], cache=cache)[:, -1],
@@ -732,7 +732,7 @@ def main(options: argparse.Namespace) -> None:
                     steps(report, name, weights, best, splits.get(name))
             if "caches" in phases and of == name and monotonic() < until:
                 with told(report, f"caches {name} {weights}"):
-                    caches(report, name, weights, options.positions)
+                    caches(report, name, weights, options.positions, options.batch)
     if "peer" in phases:
         for name, weights in cases:
             if monotonic() < until:
@@ -749,6 +749,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--chosen", type=Path, help="an earlier report whose sweep chooses the cuts"
     )
+    parser.add_argument("--batch", type=int, default=1, help="the sequences of the phase caches")
     parser.add_argument("--positions", type=int, nargs="+", default=[1024, 4096, 16_384])
     parser.add_argument("--ablation", default="as-is")
     parser.add_argument("--workers", type=int, default=os.cpu_count())

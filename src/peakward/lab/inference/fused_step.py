@@ -1,8 +1,9 @@
 """One step of decode in five kernels a layer, each launched while the one before it still runs.
 
-They are: norm, projection, rotation and the write to the cache; attention with its join; output projection
-and residual; norm, gate and up, and their product; down projection and residual. The embedding comes before
-them, the last norm and the output layer behind, and in a greedy loop the choice of the token.
+They are: norm, projection, rotation and the write to the cache; attention with its join, and on a cache in
+int8 the write; output projection and residual; norm, gate and up, and their product; down projection and
+residual. The embedding comes before them, the last norm and the output layer behind, and in a greedy loop the
+choice of the token.
 `kernels.ops.decode_step` has the kernels and says why their order is safe.
 """
 
