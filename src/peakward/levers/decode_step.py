@@ -15,7 +15,8 @@ positions on an H200 it makes, in tokens/s beside separate kernels, at batch 2, 
 2,736 for 3,812; in int4 592 for 890, 1,088 for 1,753, 1,857 for 2,908, 2,916 for 4,211
 (`2026-11-28-h200-kernel-trials-decode-rows-3`)."""
 CHECKED: frozenset[StoredWeights] = frozenset({"dense"})
-"""The weights beside which it is measured to be faster for several new tokens of a sequence: there, in bf16,
+"""The weights beside which it is measured to be faster for several new tokens of a sequence, on a cache in
+the type of activations: there, in bf16,
 five took 2,967 µs for 3,431 by the cuts before those of today's rule
 (`2026-11-28-h200-kernel-trials-decode-rows`)."""
 WIDEST = 4096

@@ -124,6 +124,7 @@ def test_a_cache_in_int8_is_read_in_bytes_and_told(model):
     # Beside each key and each value of a head a scale of 4 bytes.
     assert found.bytes_per_step == PARAMETERS * 4 + 5 * (2 * 2 * 2 * (8 + 4))
     assert (found.kv_cache, plain.kv_cache) == ("int8", "static")
+    assert found.not_fused == plain.not_fused == "decode-step fused needs cuda, got cpu"
     assert "in int8, with a scale" in pw.markdown(found)
     assert "in int8" not in pw.markdown(plain)
     queue = pw.serve(model, ["hello"], device="cpu", max_new_tokens=4, kv_cache="int8")

@@ -90,8 +90,8 @@ class FusedStep:
 
 class FusedDecoder(nn.Module):
     """A decoder of which a pass of up to 16 tokens in all behind those of a cache is a fused step; prompts,
-    passes of more tokens, and those of several of a sequence beside weights that are not `CHECKED`, go
-    through its modules. It is called as the decoder is, and is for one cache.
+    passes of more tokens, and those of several of a sequence beside weights that are not `CHECKED` or on a
+    cache in int8, go through its modules. It is called as the decoder is, and is for one cache.
 
     The step reads its positions on the device, so that one captured step serves every length.
 
@@ -106,7 +106,8 @@ class FusedDecoder(nn.Module):
     def __init__(self, model: Decoder, cache: ContiguousCache | PagedCache) -> None:
         super().__init__()
         self.model, self._cache = model, cache
-        self._most = MOST_TOKENS if _stored(model) in CHECKED else len(cache.lengths)
+        is_checked = _stored(model) in CHECKED and cache.storage.k_scale is None
+        self._most = MOST_TOKENS if is_checked else len(cache.lengths)
         self._steps: dict[int, FusedStep] = {}
         self.step(1)
 
