@@ -6,8 +6,9 @@ Phases: `compile` compiles all candidates in processes of their own; `check` hol
 weights in fp32; `sweep` times every kernel of `2.7B` in a chain of itself over weights that no cache holds,
 for each candidate cut; `ablate` the best of these without dependent launch, with weights loaded behind the
 wait, and without prefetch; `steps` times whole steps in turns, as a share of the copy's bandwidth that was
-measured in the same process; `peer` the whole step in plain torch, compiled with CUDA graphs, as gpt-fast
-does it. JSON is written after every item.
+measured in the same process; `caches` whole steps behind each of `--positions`, on caches in bf16 and in
+int8, with attention cut up in several ways beside int4 weights; `peer` the whole step in plain torch,
+compiled with CUDA graphs, as gpt-fast does it. JSON is written after every item.
 """
 
 import argparse
@@ -34,13 +35,22 @@ from torch import Tensor, nn
 import decode_peer
 from peakward.kernels.ops.decode_step.triton import launch as kernels
 from peakward.kernels.ops.decode_step.triton.launch import Held, Matrix, first_of
-from peakward.kernels.ops.decode_step.triton.settings import Cut, Split, cut_for, split_for
+from peakward.kernels.ops.decode_step.triton.settings import (
+    POSITIONS_AHEAD,
+    Cut,
+    Split,
+    cut_for,
+    split_for,
+)
+from peakward.lab.inference.cache import KVCache
 from peakward.lab.inference.fused_step import Cuts, FusedStep
+from peakward.lab.inference.storage import Storage
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.models.decoder import Decoder, rotation
 from peakward.lab.models.layers import QuantisedLinear
 from peakward.models import presets
 from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.model_shape import ModelShape
 
 POSITIONS = 1024
 FORMATS = ("dense", "int8", "int4:128")
@@ -117,6 +127,25 @@ SPLITS = [
         (4, 128, 8, 1),
     )
 ]
+CACHES: dict[str, torch.dtype | None] = {"bf16": None, "int8": torch.int8}
+"""How a cache holds its elements."""
+OTHER_SPLITS = {
+    "bf16": [Split(*each) for each in ((8, 64, 4, 3), (8, 128, 4, 2), (12, 64, 4, 3))],
+    "int8": [
+        Split(*each)
+        for each in (
+            (8, 64, 4, 3), (8, 128, 4, 2), (8, 128, 8, 1), (12, 64, 4, 1), (12, 64, 4, 3), (16, 64, 4, 1),
+            (16, 64, 4, 3), (16, 128, 4, 1),
+        )
+    ],
+}  # fmt: skip
+"""Beside the rule's."""
+
+
+def ahead_in(split: Split, shape: ModelShape) -> Split:
+    """With as many positions ahead as the rule brings."""
+    ahead = POSITIONS_AHEAD // (shape.n_kv_heads * split.splits) // 8 * 8
+    return split._replace(ahead=ahead)
 
 
 def made(*size: int, dtype: torch.dtype, device: str) -> Tensor:
@@ -147,18 +176,24 @@ def n_bytes(kernel: Kernel) -> float:
 class Around:
     """What a layer's kernels need beside their matrix."""
 
-    def __init__(self, name: str, device: str) -> None:
+    def __init__(self, name: str, device: str, kept: str = "bf16") -> None:
         shape = presets.model(name)
         self.shape = shape
         of = partial(made, dtype=torch.bfloat16, device=device)
+        behind = 0 if CACHES[kept] is None else 2 * shape.n_kv_heads
         self.x, self.gain = of(1, shape.d_model), of(shape.d_model)
         self.mixed, self.gated = of(1, shape.n_heads * shape.head_dim), of(1, shape.d_ff)
-        self.q = of(1, shape.n_heads, shape.head_dim)
+        self.q = of(1, shape.n_heads + behind, shape.head_dim)
         self.cos, self.sin = (of(POSITIONS, shape.head_dim // 2) for _ in range(2))
         self.position = torch.full((1,), POSITIONS - 1, device=device)
         layers = 1 if device == "meta" else 32
         size = (layers, 1, shape.n_kv_heads, POSITIONS, shape.head_dim)
-        self.keys, self.values = of(*size), of(*size)
+        stored = CACHES[kept] or torch.bfloat16
+        elements = [made(*size, dtype=stored, device=device) for _ in range(2)]
+        scales = [
+            made(*size[:-1], dtype=torch.float32, device=device) for _ in range(2 if behind else 0)
+        ]
+        self.held = [Held(*each) for each in zip(*elements, *scales, strict=True)]
         pieces = (shape.n_kv_heads, 64, shape.n_heads // shape.n_kv_heads)
         self.parts = torch.empty(*pieces, shape.head_dim, device=device)
         self.shares = torch.empty(*pieces, 2, device=device)
@@ -172,7 +207,7 @@ class Around:
         if kernel.name == "qkv":
             kernels.rotated(
                 self.x, self.gain, 1e-5, held, None, self.cos, self.sin, self.position, self.q,
-                Held(self.keys[0], self.values[0]), **how,
+                self.held[0], **how,
             )  # fmt: skip
         elif kernel.name == "head":
             logits = self.x.new_empty(len(self.x), kernel.n)
@@ -190,9 +225,8 @@ class Around:
         self.start(kernel, held[each % len(held)], held[(each + 1) % len(held)], cut)
 
     def attend(self, layer: int, split: Split) -> None:
-        layer %= len(self.keys)
         kernels.attention(
-            self.q, Held(self.keys[layer], self.values[layer]), self.position, self.parts, self.shares,
+            self.q, self.held[layer % len(self.held)], self.position, self.parts, self.shares,
             self.arrived, self.out, then=self.nothing, split=split,
         )  # fmt: skip
 
@@ -227,14 +261,16 @@ class Job(NamedTuple):
     model: str
     kernel: Kernel | None
     cut: Any
+    kept: str = "bf16"
 
 
 def compile_some(jobs: list[Job]) -> list[str]:
     """Compiles to Triton's cache on disk; the failures, in words."""
     failed = []
-    around: dict[str, Around] = {}
+    around: dict[tuple[str, str], Around] = {}
     for job in jobs:
-        held = around[job.model] = around.get(job.model) or Around(job.model, "meta")
+        key = (job.model, job.kept)
+        held = around[key] = around.get(key) or Around(job.model, "meta", job.kept)
         try:
             if job.kernel is None:
                 held.attend(0, job.cut)
@@ -403,11 +439,11 @@ def case_of(name: str, weights: str, attention: str) -> ModelCase:
     )
 
 
-def step_bytes(model: Decoder, keys: list[Tensor]) -> int:
+def step_bytes(model: Decoder, held: list[Storage]) -> int:
     """All that a step must read: weights without the embedding's other rows, and the cache."""
     kept = [*model.parameters(), *model.buffers()]
     total = sum(each.nbytes for each in kept) - model.embedding.weight.nbytes
-    return total + 2 * sum(each.nbytes for each in keys)
+    return total + sum(each.n_bytes for each in held)
 
 
 @torch.no_grad()
@@ -424,7 +460,7 @@ def exact_logits(model: Decoder, ids: Tensor, keys: list[Tensor], values: list[T
         return F.rms_norm(x, x.shape[-1:], norm.weight.float(), shape.norm_eps)
 
     x = model.embedding.weight[ids].float()
-    cos, sin = (each[-1] for each in rotation(shape, POSITIONS, x))
+    cos, sin = (each[-1] for each in rotation(shape, keys[0].shape[2], x))
     for block, kept_k, kept_v in zip(model.blocks, keys, values, strict=True):
         qkv = F.linear(normed(x, block.attention_norm), weight(block.attention.qkv))
         heads = qkv.view(len(ids), -1, shape.head_dim)
@@ -459,15 +495,16 @@ def steps(
     more or less brought into the L2 ahead."""
     base = ModelStep(case_of(name, weights, "flash-decode"), torch.bfloat16)
     model, cache = base.model, base.cache
-    keys, values = [each.keys for each in cache.layers], [each.values for each in cache.layers]
-    bytes_ = step_bytes(model, keys)
+    held = [each.storage for each in cache.layers]
+    keys, values = [each.keys for each in held], [each.values for each in held]
+    bytes_ = step_bytes(model, held)
     base.step()
     arms: dict[str, Callable[[], Any]] = {"separate": base.step}
     ids = torch.randint(0, model.shape.vocab_size, (1,), device="cuda")
     position = torch.full((1,), POSITIONS - 1, device="cuda")
     exact = exact_logits(model, ids, keys, values)
     found: dict[str, Any] = {"separate": apart(model(ids[:, None], cache=cache)[:, -1], exact)}
-    plain = FusedStep(model, keys, values)
+    plain = FusedStep(model, held)
     chosen = {"rule": plain.cuts}
     of = {each.name: best.get(each) for each in shape_kernels(name, FORMATS.index(weights))}
     if all(of.values()):
@@ -478,7 +515,7 @@ def steps(
             chosen[f"best-{behind}"] = cuts._replace(then_bytes=behind << 20)
     kept = []
     for label, cuts in chosen.items():
-        fused = FusedStep(model, keys, values, cuts)
+        fused = FusedStep(model, held, cuts)
         first = fused(ids, position)
         found[label] = apart(first, exact)
         made: list[Tensor] = []
@@ -488,10 +525,7 @@ def steps(
         found[f"{label}-repeats"] = torch.equal(made[-1], first)
         kept.append((fused, graph, made))
         arms[label] = graph.replay
-    times: dict[str, list[float]] = {each: [] for each in arms}
-    for turn in range(6):
-        for arm in list(arms) if turn % 2 else list(arms)[::-1]:
-            times[arm].append(timed_s(arms[arm], 12))
+    times = in_turns(arms)
     bandwidth = report.held["copy_bytes_per_s"]
     report.add(
         phase="steps", model=name, weights=weights, bytes=bytes_, errors=found,
@@ -501,6 +535,81 @@ def steps(
         spread={arm: round(max(each) / min(each), 4) for arm, each in times.items()},
         cuts=chosen,
     )  # fmt: skip
+
+
+@torch.no_grad()
+def caches(report: Report, name: str, weights: str, lengths: list[int], batch: int) -> None:
+    """Arms in turns: separate kernels and the fused step, on caches in bf16 and in int8."""
+    model = ModelStep(case_of(name, weights, "flash-decode"), torch.bfloat16).model
+    ids = torch.randint(0, model.shape.vocab_size, (batch,), device="cuda")
+    for positions in lengths:
+        arms, kept, errors, bytes_ = {}, [], {}, {}
+        for label, stored in CACHES.items():
+            cache = KVCache(
+                model.shape, batch_size=batch, capacity=positions, device="cuda", dtype=torch.bfloat16,
+                stored=stored, by_kernel=True,
+            )  # fmt: skip
+            cache.fill(positions - 1, seed=0)
+            splits = OTHER_SPLITS[label] if weights == "int4:128" and batch == 1 else []
+            of_arms, of_errors = arms_of(model, cache, ids, splits)
+            arms |= {f"{arm}, {label}": start for arm, start in of_arms.items()}
+            errors |= {f"{arm}, {label}": error for arm, error in of_errors.items()}
+            bytes_[label] = step_bytes(model, [each.storage for each in cache.layers])
+            kept.append(cache)
+        times = in_turns(arms)
+        bandwidth = report.held["copy_bytes_per_s"]
+        report.add(
+            phase="caches", model=name, weights=weights, batch=batch, positions=positions,
+            bytes=bytes_, errors=errors,
+            us={arm: round(statistics.median(each) * 1e6, 1) for arm, each in times.items()},
+            share={
+                arm: round(bytes_[arm.rsplit(", ", 1)[1]] / statistics.median(each) / bandwidth, 4)
+                for arm, each in times.items()
+            },
+            spread={arm: round(max(each) / min(each), 4) for arm, each in times.items()},
+        )  # fmt: skip
+        arms.clear()
+        del cache, kept
+        torch.cuda.empty_cache()
+
+
+def arms_of(
+    model: Decoder, cache: KVCache, ids: Tensor, splits: list[Split]
+) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
+    """Steps on one cache as graphs, and how far their logits are from those in fp32."""
+    held, end = [each.storage for each in cache.layers], cache.length + 1
+    widened = [each.widened(torch.bfloat16) for each in held]
+    exact = exact_logits(model, ids, *(list(each) for each in zip(*widened, strict=True)))
+    position = torch.full((len(ids),), end - 1, device="cuda")
+    rule = FusedStep(model, held)
+    steps = {
+        "separate": lambda: model(ids[:, None], cache=cache)[:, -1],
+        "fused": lambda: rule(ids, position),
+    }
+    for each in splits:
+        cuts = rule.cuts._replace(attention=ahead_in(each, model.shape))
+        fused = FusedStep(model, held, cuts)
+        steps[f"fused {tuple(each[:4])}"] = lambda fused=fused: fused(ids, position)
+    arms, errors = {}, {}
+    for arm, step in steps.items():
+        first, again = step(), []
+        errors[arm] = apart(first, exact)
+        graph = graph_of(lambda step=step, again=again: again.append(step()))
+        for _ in range(20):
+            graph.replay()
+        # Of a captured step, what it returned while it was captured is where its replays write.
+        errors[f"{arm} repeats"] = torch.equal(again[-1], first)
+        arms[arm] = graph.replay
+    return arms, errors
+
+
+def in_turns(arms: dict[str, Callable[[], Any]], turns: int = 6) -> dict[str, list[float]]:
+    """Seconds of each arm, every turn in the other order."""
+    times: dict[str, list[float]] = {each: [] for each in arms}
+    for turn in range(turns):
+        for arm in list(arms) if turn % 2 else list(arms)[::-1]:
+            times[arm].append(timed_s(arms[arm], 12))
+    return times
 
 
 def timed_s(start: Callable[[], Any], n: int) -> float:
@@ -558,6 +667,24 @@ def chosen(path: Path) -> tuple[dict[Kernel, Cut], dict[str, Split]]:
     return best, splits
 
 
+def jobs_of_caches(cases: list[tuple[str, str]]) -> list[Job]:
+    """What the phase `caches` launches of the fused step: kernels as the rules cut them."""
+    found: dict[Job, None] = {}
+    for name, weights in cases:
+        shape, format_ = presets.model(name), FORMATS.index(weights)
+        own = {*shape_kernels(name, format_), shape_kernels(name, 0)[0]}
+        for kernel in sorted(own):
+            for kept in CACHES if kernel.name == "qkv" else ("bf16",):
+                found[Job(name, kernel, rule(kernel)._replace(programs=1), kept)] = None
+        for kept, splits in OTHER_SPLITS.items():
+            by_rule = split_for(
+                n_pairs=shape.n_kv_heads, capacity=POSITIONS, n_multiprocessors=MULTIPROCESSORS
+            )
+            for each in (by_rule, *(ahead_in(each, shape) for each in splits)):
+                found[Job(name, None, each, kept)] = None
+    return list(found)
+
+
 def jobs_of(cases: list[tuple[str, str]]) -> list[Job]:
     """What is to be compiled for these cases, wide ones first."""
     found: dict[Job, None] = {}
@@ -581,7 +708,7 @@ def main(options: argparse.Namespace) -> None:
     report.held |= {"torch": torch.__version__, "triton": triton.__version__}
     cases = [tuple(each.split("/")) for each in options.cases.split(",")]
     if "compile" in phases:
-        jobs = jobs_of(cases)
+        jobs = jobs_of_caches(cases) if "caches" in phases else jobs_of(cases)
         failed = compile_ahead(jobs, options.workers)
         report.add(phase="compile", n=len(jobs), failed=failed[:20], n_failed=len(failed))
     report.held |= {
@@ -603,6 +730,9 @@ def main(options: argparse.Namespace) -> None:
             if "steps" in phases and of == name and monotonic() < until:
                 with told(report, f"steps {name} {weights}"):
                     steps(report, name, weights, best, splits.get(name))
+            if "caches" in phases and of == name and monotonic() < until:
+                with told(report, f"caches {name} {weights}"):
+                    caches(report, name, weights, options.positions, options.batch)
     if "peer" in phases:
         for name, weights in cases:
             if monotonic() < until:
@@ -619,6 +749,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--chosen", type=Path, help="an earlier report whose sweep chooses the cuts"
     )
+    parser.add_argument("--batch", type=int, default=1, help="the sequences of the phase caches")
+    parser.add_argument("--positions", type=int, nargs="+", default=[1024, 4096, 16_384])
     parser.add_argument("--ablation", default="as-is")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--budget-s", type=float, default=90)

@@ -143,13 +143,14 @@ def fused(
     kept = []
     for name, capacity in (("alone", positions), ("alone, room as the loop's", positions + n_new)):
         held = cache(capacity)
-        keys, values = held.storage.keys.normal_(), held.storage.values.normal_()
-        step = FusedStep(model, list(keys), list(values))
+        for each in held.storage.parts:
+            each.normal_()
+        step = FusedStep(model, held.storage.layers)
         graph = graph_of(lambda step=step: step(ids, position))
         kept.append((held, step))
         ways[name] = replayed(graph)
         if capacity == positions:
-            bytes_ = step_bytes(model, list(keys))
+            bytes_ = step_bytes(model, held.storage.layers)
     times: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(ROUNDS + 1):
         for name in list(ways) if turn % 2 else list(ways)[::-1]:

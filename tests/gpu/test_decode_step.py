@@ -35,18 +35,22 @@ def case(model, weights, **configuration):
     )
 
 
+@pytest.mark.parametrize("kept", ["static", "int8"])
 @pytest.mark.parametrize("weights", ["dense", "int8", "int4:128"])
 @pytest.mark.parametrize("model", ["small", "2.7B"])
-def test_it_errs_no_more_than_separate_kernels_do(model, weights):
-    separate, fused = case(model, weights, **SEPARATE), case(model, weights, more=FUSED)
+def test_it_errs_no_more_than_separate_kernels_do(model, weights, kept):
+    separate = case(model, weights, kv_cache=kept, **SEPARATE)
+    fused = case(model, weights, kv_cache=kept, attention="flash-decode", more=FUSED)
     found = verify(separate, fused, "reordered")
     assert found.verdict == "holds", found
 
 
+@pytest.mark.parametrize("kept", ["static", "int8"])
 @pytest.mark.parametrize("weights", ["dense", "int8", "int4:128"])
-def test_replays_on_each_others_heels_are_equal(weights):
+def test_replays_on_each_others_heels_are_equal(weights, kept):
     """A kernel that read before its wait would read another's results, now and then."""
-    with prepare(case("2.7B", weights, more=FUSED, cuda_graphs=True)) as step:
+    how = {"kv_cache": kept, "attention": "flash-decode", "more": FUSED, "cuda_graphs": True}
+    with prepare(case("2.7B", weights, **how)) as step:
         for _ in range(8):
             for _ in range(100):
                 step.step()
@@ -101,10 +105,17 @@ def widened(model):
     return wide.eval()
 
 
-def cache_of(model, *, n_rows=1, capacity=700):
+def cache_of(model, *, n_rows=1, capacity=700, stored=None):
     return ContiguousCache(
         model.shape, n_rows=n_rows, capacity=capacity, device="cuda", dtype=torch.bfloat16,
-        attention="flash-decode",
+        attention="flash-decode", stored=stored,
+    )  # fmt: skip
+
+
+def pages_of(model, *, n_rows=1, stored=None):
+    return PagedCache(
+        model.shape, n_rows=n_rows, n_pages=45 * n_rows, device="cuda", dtype=torch.bfloat16,
+        attention="flash-decode", stored=stored,
     )  # fmt: skip
 
 
@@ -119,7 +130,7 @@ def test_several_rows_err_no_more_than_the_modules_do(name, weights, n_rows, n_n
     cache = cache_of(model, n_rows=n_rows)
     for row, prompt in enumerate(text[:, :n].tolist()):
         cache.prefill(model, row, prompt)
-    step = FusedStep(model, list(cache.storage.keys), list(cache.storage.values), n_new=n_new)
+    step = FusedStep(model, cache.storage.layers, n_new=n_new)
     ids = text[:, n:].flatten()
     found = step(ids, cache.held)
     exact, rounded = (each(text)[:, n:].flatten(0, 1) for each in (wide, model))
@@ -132,16 +143,46 @@ def test_several_rows_err_no_more_than_the_modules_do(name, weights, n_rows, n_n
     assert torch.equal(again, found)
 
 
+@pytest.mark.parametrize("kind", [cache_of, pages_of])
+@pytest.mark.parametrize(("n_rows", "n_new"), [(1, 1), (3, 1), (1, 5)])
+@pytest.mark.parametrize(("name", "weights"), LOOPS)
+@torch.inference_mode()
+def test_on_a_cache_in_int8_it_errs_no_more_than_the_modules_do(name, weights, n_rows, n_new, kind):
+    """As above, beside the modules' step on the same cache; and replays leave the cache as it is."""
+    model = built(SHAPES[name], weights)
+    wide, n = widened(model), 300
+    text = torch.randint(model.shape.vocab_size, (n_rows, n + n_new), device="cuda")
+    cache = kind(model, n_rows=n_rows, stored=torch.int8)
+    for row, prompt in enumerate(text[:, :n].tolist()):
+        cache.prefill(model, row, prompt)
+        cache.reserve(row, n_new)
+    active = torch.ones(n_rows, dtype=torch.bool, device="cuda")
+    rounded = cache.score(model, text[:, n:], active, n + n_new).flatten(0, 1)
+    by_modules = [each.clone() for each in cache.storage.parts]
+    fused, ids = FusedDecoder(model, cache).step(n_new), text[:, n:].flatten()
+    found = fused(ids, cache.held)
+    exact = wide(text)[:, n:].flatten(0, 1)
+    assert float((found - exact).abs().max()) <= 2 * float((rounded - exact).abs().max())
+    left = [each.clone() for each in cache.storage.parts]
+    for one, other in zip(left[:2], by_modules[:2], strict=True):
+        # The new ones alone, of activations that were summed in another order.
+        assert int((one != other).sum()) <= model.shape.kept_elements * n_rows * n_new
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        again = fused(ids, cache.held)
+    for _ in range(100):
+        graph.replay()
+    assert torch.equal(again, found)
+    assert all(torch.equal(*each) for each in zip(cache.storage.parts, left, strict=True))
+
+
 def loops(model, *, n_rows=1, n=600):
     """Loops that make n new tokens: on modules, on fused steps, with the choice in them, and with guesses
     that one fused step checks."""
     how = {"by": Sampling(), "most_new_tokens": n}
     caches = [cache_of(model, n_rows=n_rows) for _ in range(5)]
     draft = without_blocks(model, [1, 2])
-    pages = PagedCache(
-        model.shape, n_rows=n_rows, n_pages=45 * n_rows, device="cuda", dtype=torch.bfloat16,
-        attention="flash-decode",
-    )  # fmt: skip
+    pages = pages_of(model, n_rows=n_rows)
     of_draft = cache_of(draft, n_rows=n_rows)
     return {
         "modules": Decoding(model, caches[0], **how),

@@ -90,7 +90,7 @@ def held_in(kind, keys, values):
     if kind == "rows":
         return launch.Held(keys, values)
     pages, table = paged(keys)
-    return launch.Held(pages, paged(values)[0], table)
+    return launch.Held(pages, paged(values)[0], block_table=table)
 
 
 def of_sequences(held):

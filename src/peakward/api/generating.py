@@ -15,7 +15,14 @@ from peakward.levers.decode_step import MOST_TOKENS as FUSED_TOKENS
 from peakward.records import check
 from peakward.records.case import Configuration, DeviceType, ModelCase, Workload
 from peakward.records.errors import PeakwardError, quoted
-from peakward.records.generation import AskedStep, Bandwidth, Generation, Sampling, Serving
+from peakward.records.generation import (
+    AskedStep,
+    Bandwidth,
+    Generation,
+    GenerationCache,
+    Sampling,
+    Serving,
+)
 from peakward.records.measurement import Environment
 from peakward.records.model_shape import ModelShape
 
@@ -37,6 +44,7 @@ def generate(
     guesses: int = 0,
     draft: str | Path = "ngrams",
     decode_step: AskedStep = "auto",
+    kv_cache: GenerationCache = "static",
     device: DeviceType | None = None,
     db: str | Path = DB,
 ) -> Generation:
@@ -65,6 +73,8 @@ def generate(
             NVIDIA GPU of compute capability 9.0 and more; refused where it cannot be taken.
             "separate": the model's operators. "auto": fused where it can be, and the record says why not
             elsewhere (`not_fused`).
+        kv_cache: "static": keys and values in the type of weights; "int8": in a byte an element, which rounds
+            them and takes half the memory and reading of bf16.
         db: where a calibration of this machine is looked for, for the share of its bandwidth.
 
     Raises:
@@ -83,6 +93,7 @@ def generate(
             f"expected guesses for the draft {quoted(drafting)}, got 0: ask for some"
         )
     check.one_of(decode_step, get_args(AskedStep), "a step of decode")
+    check.one_of(kv_cache, get_args(GenerationCache), "a cache of keys and values")
     place = check.path(db, "db")
     session.expect_torch()
     machine = this_machine(device)
@@ -98,13 +109,18 @@ def generate(
         guesses=at_once,
         draft=drafting,
         decode_step=decode_step,
-        not_fused=partial(not_fused, machine, n_rows=len(prompts), guesses=at_once),
+        not_fused=partial(
+            not_fused, machine, n_rows=len(prompts), guesses=at_once, kv_cache=kv_cache
+        ),
+        kv_cache=kv_cache,
         environment=here,
     )
     return _beside(found, bandwidth)
 
 
-def not_fused(machine: Machine, shape: ModelShape, *, n_rows: int, guesses: int) -> str | None:
+def not_fused(
+    machine: Machine, shape: ModelShape, *, n_rows: int, guesses: int, kv_cache: GenerationCache
+) -> str | None:
     """Why the fused step of decode cannot make so many texts of the model at once on this machine, or None
     where it can."""
     if (n_tokens := 1 + guesses) > FUSED_TOKENS:
@@ -121,7 +137,10 @@ def not_fused(machine: Machine, shape: ModelShape, *, n_rows: int, guesses: int)
         model=shape,
         workload=Workload(batch_size=n_rows, seq_len=shape.max_seq_len, pass_="decode"),
         configuration=Configuration(
-            precision="bf16" if on_gpu else "fp32", more=(("decode_step", "fused"),)
+            precision="bf16" if on_gpu else "fp32",
+            # The lever of that name is for a GPU; a cache of generation is in int8 anywhere.
+            kv_cache=kv_cache if on_gpu else "static",
+            more=(("decode_step", "fused"),),
         ),
         device=machine.device,
     )
@@ -139,6 +158,7 @@ def serve(
     top_p: float | None = None,
     seed: int = 0,
     decode_step: AskedStep = "auto",
+    kv_cache: GenerationCache = "static",
     device: DeviceType | None = None,
 ) -> Serving:
     """Make the texts of a queue of prompts, in static batches and by continuous batching:
@@ -154,6 +174,7 @@ def serve(
         max_new_tokens: at most that many for each, or a number for each prompt.
         temperature, top_k, top_p, seed, device: as of `generate`.
         decode_step: as of `generate`, for all rows at once.
+        kv_cache: as of `generate`.
 
     Raises:
         PeakwardError: as `generate`, or not one number for each prompt.
@@ -166,6 +187,7 @@ def serve(
     n_rows = check.whole(rows, "rows", low=1, high=MOST_ROWS)
     by = _sampling(temperature, top_k, top_p, seed)
     check.one_of(decode_step, get_args(AskedStep), "a step of decode")
+    check.one_of(kv_cache, get_args(GenerationCache), "a cache of keys and values")
     session.expect_torch()
     machine = this_machine(device)
     from peakward.lab.inference.text import served
@@ -177,7 +199,10 @@ def serve(
         rows=n_rows,
         by=by,
         decode_step=decode_step,
-        not_fused=partial(not_fused, machine, n_rows=min(n_rows, len(texts)), guesses=0),
+        not_fused=partial(
+            not_fused, machine, n_rows=min(n_rows, len(texts)), guesses=0, kv_cache=kv_cache
+        ),
+        kv_cache=kv_cache,
         environment=machine.environment,
     )
 

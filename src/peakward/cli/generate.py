@@ -10,7 +10,7 @@ from peakward.cli import output, parse
 from peakward.cli.vocabulary import ViewOptions, Views, option
 from peakward.records import check
 from peakward.records.errors import PeakwardError, quoted
-from peakward.records.generation import AskedStep
+from peakward.records.generation import AskedStep, GenerationCache
 from peakward.report.generation import document, served_document
 
 
@@ -56,6 +56,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     (compute capability 9.0 and more).
     separate: the model's operators. auto: fused where it can be taken, and the report says why not
     elsewhere."""
+    kv_cache: Annotated[str, option("NAME", "static")] = "static"
+    """static: keys and values in the type of weights; int8: in a byte an element, which rounds them and takes
+    half the memory and reading of bf16."""
     device: Annotated[str | None, option("cpu|cuda", "cuda where there is one")] = None
     """Where it runs: in fp32 on a CPU, in bf16 on a GPU."""
     db: Annotated[str, option("FILE", "peakward.db")] = "peakward.db"
@@ -84,11 +87,13 @@ def main(options: Options, _command: str) -> int:
         else parse.whole(options.top_k, "--top-k", low=1, high=2**24),
         "top_p": None if options.top_p is None else parse.number(options.top_p, "--top-p"),
         "seed": parse.whole(options.seed, "--seed", low=0, high=2**63 - 1),
+        "kv_cache": options.kv_cache,
         "device": options.device,
     }
     guesses = parse.whole(options.guesses, "--guesses", low=0, high=generating.MOST_GUESSES)
     check.one_of(options.decode_step, get_args(AskedStep), "a value of --decode-step")
     step = cast(AskedStep, options.decode_step)
+    check.one_of(options.kv_cache, get_args(GenerationCache), "a value of --kv-cache")
     if options.prompts is not None:
         if guesses:
             raise PeakwardError("expected no --guesses for a queue, got some: leave them out")

@@ -15,7 +15,8 @@ positions on an H200 it makes, in tokens/s beside separate kernels, at batch 2, 
 2,736 for 3,812; in int4 592 for 890, 1,088 for 1,753, 1,857 for 2,908, 2,916 for 4,211
 (`2026-11-28-h200-kernel-trials-decode-rows-3`)."""
 CHECKED: frozenset[StoredWeights] = frozenset({"dense"})
-"""The weights beside which it is measured to be faster for several new tokens of a sequence: there, in bf16,
+"""The weights beside which it is measured to be faster for several new tokens of a sequence, on a cache in
+the type of activations: there, in bf16,
 five took 2,967 µs for 3,431 by the cuts before those of today's rule
 (`2026-11-28-h200-kernel-trials-decode-rows`)."""
 WIDEST = 4096
@@ -57,19 +58,23 @@ def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> st
     if not isinstance(case, ModelCase):
         return None
     shape, configuration, n_rows = case.model, case.configuration, case.workload.batch_size
-    most = MOST_SEQUENCES.get(configuration.weights, 1)
+    # Of several sequences beside a cache in int8 nothing is measured.
+    most = MOST_SEQUENCES.get(configuration.weights, 1) if configuration.kv_cache == "static" else 1
     return model_obstacle(shape, configuration.weights) or _first_unmet(
         {
-            "keys and values in the compute type": (
-                configuration.kv_cache == "static",
+            "keys and values in the compute type or in int8": (
+                configuration.kv_cache in ("static", "int8"),
                 f"kv-cache {configuration.kv_cache}",
             ),
             "blocks that are not compiled": (
                 configuration.compile == "none",
                 f"compile {configuration.compile}",
             ),
-            f"a batch of at most {most} beside {configuration.weights} weights: of larger ones it is "
-            "measured to be slower": (n_rows <= most, n_rows),
+            f"a batch of at most {most} beside {configuration.weights} weights and kv-cache "
+            f"{configuration.kv_cache}: of larger ones it is not measured to be faster": (
+                n_rows <= most,
+                n_rows,
+            ),
             f"a d_model of at most {WIDEST}: of wider models it is not measured to be faster": (
                 shape.d_model <= WIDEST,
                 shape.d_model,

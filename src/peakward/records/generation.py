@@ -44,6 +44,10 @@ AskedStep = Literal["auto", "fused", "separate"]
 """The step that was asked for; auto: fused where the kernels take the model and what is made of it."""
 
 
+GenerationCache = Literal["static", "int8"]
+"""Keys and values in the type of weights, or in a byte an element with a scale for each head's."""
+
+
 class Bandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rate at which a device reads and writes its memory."""
 
@@ -67,7 +71,8 @@ class Generation(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     stored: str
     """How the weights were stored: "safetensors", "Q4_1 and Q8_0"."""
     computed_in: str
-    """The type of weights and cache in memory: fp32 or bf16."""
+    """The type of weights in memory: fp32 or bf16."""
+    kv_cache: GenerationCache = "static"
     environment: Environment
     sampling: Sampling
     continuations: tuple[Continuation, ...]
@@ -138,7 +143,8 @@ class Serving(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     stored: str
     """How the weights were stored: "safetensors", "Q4_1 and Q8_0"."""
     computed_in: str
-    """The type of weights and cache in memory: fp32 or bf16."""
+    """The type of weights in memory: fp32 or bf16."""
+    kv_cache: GenerationCache = "static"
     environment: Environment
     sampling: Sampling
     decode_step: DecodeStep = "separate"

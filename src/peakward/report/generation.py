@@ -8,6 +8,7 @@ from peakward.records.generation import (
     Continuation,
     DecodeStep,
     Generation,
+    GenerationCache,
     Sampling,
     Serving,
 )
@@ -113,10 +114,18 @@ def _facts(found: Generation) -> Facts:
         facts=(
             Fact(name="tokens chosen", value=_chosen(found.sampling)),
             *(guessed if found.guesses else ()),
+            *_kept(found.kv_cache),
             Fact(name="step of decode", value=printable(step)),
             Fact(name="bytes that a step reads", value=_bytes(found)),
         )
     )
+
+
+def _kept(kv_cache: GenerationCache) -> tuple[Fact, ...]:
+    """Told where it is not in the type of weights."""
+    if kv_cache == "static":
+        return ()
+    return (Fact(name="keys and values", value=f"in {kv_cache}, with a scale for each head's"),)
 
 
 def _step(step: DecodeStep, not_fused: str | None, *, launched: str) -> str:
@@ -227,6 +236,7 @@ def _queue(found: Serving) -> Facts:
     return Facts(
         facts=(
             Fact(name="tokens chosen", value=_chosen(found.sampling)),
+            *_kept(found.kv_cache),
             Fact(name="step of decode", value=printable(step)),
             Fact(name="rows", value=f"{found.rows:,}"),
             Fact(name="pages", value=f"{found.n_pages:,} of {found.page_size:,} tokens"),

@@ -32,13 +32,22 @@ def _of(*size: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.empty(size, dtype=dtype, device="meta")
 
 
-def _held(n_sequences: int, kv_heads: int, *, page_size: int) -> launch.Held:
-    if not page_size:
-        cache = _of(n_sequences, kv_heads, CAPACITY, HEAD_DIM)
-        return launch.Held(cache, cache)
-    n_pages = CAPACITY // page_size
-    pages = _of(n_sequences * n_pages, page_size, kv_heads, HEAD_DIM)
-    return launch.Held(pages, pages, _of(n_sequences, n_pages, dtype=torch.int32))
+def _held(
+    n_sequences: int, kv_heads: int, *, page_size: int = 0, narrow: bool = False
+) -> launch.Held:
+    size, table = (n_sequences, kv_heads, CAPACITY), None
+    if page_size:
+        n_pages = CAPACITY // page_size
+        size = (n_sequences * n_pages, kv_heads, page_size)
+        table = _of(n_sequences, n_pages, dtype=torch.int32)
+    cache = _of(*size, HEAD_DIM, dtype=torch.int8 if narrow else torch.bfloat16)
+    scale = _of(*size, dtype=torch.float32) if narrow else None
+    return launch.Held(cache, cache, scale, scale, table)
+
+
+def _queries(m: int, heads: int, kv_heads: int, *, narrow: bool) -> torch.Tensor:
+    """Beside a cache in int8 new keys and values stand behind them."""
+    return _of(m, heads + (2 * kv_heads if narrow else 0), HEAD_DIM)
 
 
 def _rows(
@@ -49,6 +58,7 @@ def _rows(
     *,
     chooses: bool = False,
     page_size: int = 0,
+    narrow: bool = False,
 ) -> None:
     matrix = _matrix(name, bits)
     cut = rows_cut_for(n=matrix.n, k=matrix.k, per_word=matrix.per_word)
@@ -56,8 +66,9 @@ def _rows(
     normed = launch_several.normed_of(x, 1e-5, 160)
     if name == "qkv":
         angles = _of(CAPACITY, HEAD_DIM // 2)
-        held = _held(m // n_new, HEADS, page_size=page_size)
-        position, q = _of(m // n_new, dtype=torch.int64), _of(m, HEADS, HEAD_DIM)
+        held = _held(m // n_new, HEADS, page_size=page_size, narrow=narrow)
+        position = _of(m // n_new, dtype=torch.int64)
+        q = _queries(m, HEADS, HEADS, narrow=narrow)
         launch_several.rotated(normed, matrix, None, angles, angles, position, q, held, cut=cut)
     elif name == "up":
         launch_several.gated(normed, matrix, _of(m, D_FF), then=then, cut=cut)
@@ -73,16 +84,23 @@ def _rows(
 
 
 def _attention(
-    n_sequences: int, n_new: int, heads: int, kv_heads: int, *, page_size: int = 0
+    n_sequences: int,
+    n_new: int,
+    heads: int,
+    kv_heads: int,
+    *,
+    page_size: int = 0,
+    narrow: bool = False,
 ) -> None:
-    q = _of(n_sequences * n_new, heads, HEAD_DIM)
-    held = _held(n_sequences, kv_heads, page_size=page_size)
+    q = _queries(n_sequences * n_new, heads, kv_heads, narrow=narrow)
+    out = _of(n_sequences * n_new, heads, HEAD_DIM)
+    held = _held(n_sequences, kv_heads, page_size=page_size, narrow=narrow)
     n_pairs = n_sequences * kv_heads
     split = split_for(n_pairs=n_pairs, capacity=CAPACITY, n_multiprocessors=132)
     pieces = (n_pairs, split.splits, n_new * heads // kv_heads)
     launch.attention(
         q, held, _of(n_sequences, dtype=torch.int64), _of(*pieces, HEAD_DIM, dtype=torch.float32),
-        _of(*pieces, 2, dtype=torch.float32), _of(n_pairs, dtype=torch.int32), q,
+        _of(*pieces, 2, dtype=torch.float32), _of(n_pairs, dtype=torch.int32), out,
         then=launch.first_of(_matrix("out", 16), 4 << 20), split=split,
     )  # fmt: skip
 
@@ -94,13 +112,13 @@ def _embedded() -> None:
     launch_several.embedded(ids, _of(VOCAB, D_MODEL), x, _of(D_MODEL), to)
 
 
-def _rotated_of_one_row(page_size: int) -> None:
+def _rotated_of_one_row(page_size: int, *, narrow: bool = False) -> None:
     matrix, angles = _matrix("qkv", 16), _of(CAPACITY, HEAD_DIM // 2)
     cut = cut_for(n=matrix.n, k=matrix.k, per_word=2)
     launch.rotated(
         _of(1, D_MODEL), _of(D_MODEL), 1e-5, matrix, None, angles, angles,
-        _of(1, dtype=torch.int64), _of(1, HEADS, HEAD_DIM), _held(1, HEADS, page_size=page_size),
-        cut=cut, n_programs=132 * cut.programs,
+        _of(1, dtype=torch.int64), _queries(1, HEADS, HEADS, narrow=narrow),
+        _held(1, HEADS, page_size=page_size, narrow=narrow), cut=cut, n_programs=132 * cut.programs,
     )  # fmt: skip
 
 
@@ -134,11 +152,28 @@ def _of_layers() -> dict[str, Launch]:
     }
 
 
+def _to_int8() -> dict[str, Launch]:
+    """Attention to caches in int8, of one sequence and of several, in rows and in pages."""
+    narrow = partial(partial, _attention, narrow=True)
+    return {
+        "attention of one row to int8": _launch(narrow(1, 1, 32, 32), 168, 41),
+        "attention of one row to int8 in pages": _launch(
+            narrow(1, 1, 32, 32, page_size=16), 168, 41
+        ),
+        "attention of 8 to int8": _launch(narrow(8, 1, 32, 32), 168, 41),
+        "attention of 8 of 4 heads to int8": _launch(narrow(8, 1, 32, 8), 168, 41),
+        "attention of 5 new tokens to int8": _launch(narrow(1, 5, 32, 32), 168, 41),
+        "attention of 16 new tokens to int8": _launch(narrow(1, 16, 32, 32), 168, 41),
+        "attention of 5 new tokens of 7 heads to int8": _launch(narrow(1, 5, 14, 2), 255, 56),
+    }
+
+
 # A multiprocessor has at least two programs of each, by shared memory; of 64 queries by registers one.
 LAUNCHES = {
     "the choice of one row": _launch(partial(_chosen_of_one_row), 128, 2),
     "qkv of one row": _launch(partial(_rotated_of_one_row, 0), 168, 2),
     "qkv of one row into pages": _launch(partial(_rotated_of_one_row, 16), 168, 2),
+    "qkv of one row beside int8": _launch(partial(_rotated_of_one_row, 0, narrow=True), 168, 2),
     "rows of the table": _launch(partial(_embedded), 32, 1),
     **_of_layers(),
     "the choice of 16": _launch(partial(_rows, "head", 16, chooses=True), 136, 66),
@@ -146,11 +181,11 @@ LAUNCHES = {
     # ptxas of triton 3.7 spills two registers, of 80 where it may take 168.
     "qkv of 5 new tokens": _launch(partial(_rows, "qkv", 5, n_new=5), 80, 56, stack_bytes=8),
     "qkv of 8 into pages": _launch(partial(_rows, "qkv", 8, page_size=16), 136, 120),
+    "qkv of 8 beside int8": _launch(partial(_rows, "qkv", 8, narrow=True), 136, 120),
+    **_to_int8(),
+    "attention of one row": _launch(partial(_attention, 1, 1, 32, 32), 204, 41),
     "attention of 8": _launch(partial(_attention, 8, 1, 32, 32), 200, 41),
     "attention of 8 to pages": _launch(partial(_attention, 8, 1, 32, 32, page_size=16), 208, 41),
     "attention of 5 new tokens": _launch(partial(_attention, 1, 5, 32, 32), 192, 41),
-    # Its join of 16 pieces; triton 3.6 alone spills.
-    "attention of 5 new tokens of 7 heads": _launch(
-        partial(_attention, 1, 5, 14, 2), 254, 56, stack_bytes=16
-    ),
+    "attention of 5 new tokens of 7 heads": _launch(partial(_attention, 1, 5, 14, 2), 168, 56),
 }

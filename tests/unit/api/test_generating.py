@@ -119,6 +119,19 @@ def test_the_share_of_bandwidth_is_of_what_a_step_reads(model, in_tmp):
     assert found.bandwidth_share == pytest.approx(found.bytes_per_step / step_s / 1e9)
 
 
+def test_a_cache_in_int8_is_read_in_bytes_and_told(model):
+    found, plain = made(model, kv_cache="int8"), made(model)
+    # Beside each key and each value of a head a scale of 4 bytes.
+    assert found.bytes_per_step == PARAMETERS * 4 + 5 * (2 * 2 * 2 * (8 + 4))
+    assert (found.kv_cache, plain.kv_cache) == ("int8", "static")
+    assert found.not_fused == plain.not_fused == "decode-step fused needs cuda, got cpu"
+    assert "in int8, with a scale" in pw.markdown(found)
+    assert "in int8" not in pw.markdown(plain)
+    queue = pw.serve(model, ["hello"], device="cpu", max_new_tokens=4, kv_cache="int8")
+    assert queue.kv_cache == "int8"
+    assert "in int8, with a scale" in pw.markdown(queue)
+
+
 def test_a_datasheet_where_nothing_is_calibrated(model, monkeypatch):
     monkeypatch.setattr(generating.devices, "match", lambda *_: pw.device("h200"))
     found = made(model)
@@ -148,27 +161,34 @@ def test_the_step_that_ran_is_told_and_why_no_other(model):
 def test_what_the_fused_step_is_taken_for():
     shape = presets.model("small")
 
-    def told(capability=(9, 0), cuda="12.8", n_rows=1, guesses=0, **changes):
+    def told(capability=(9, 0), cuda="12.8", n_rows=1, guesses=0, kv_cache="static", **changes):
         here = replace(probe.environment("cpu"), device_type="cuda", cuda=cuda)
         machine = Machine(environment=here, compute_capability=capability, has_compiler=True)
         shaped = replace(shape, **changes)
-        return generating.not_fused(machine, shaped, n_rows=n_rows, guesses=guesses)
+        how = {"n_rows": n_rows, "guesses": guesses, "kv_cache": kv_cache}
+        return generating.not_fused(machine, shaped, **how)
 
     assert told() is None
+    assert told(kv_cache="int8") is None
     assert told(tied_head=True, n_kv_heads=3, qkv_bias=True, d_model=576) is None
     assert told(capability=(8, 0)) == "decode-step fused needs compute capability 9.0, got 8.0"
     assert told(cuda=None) == "decode-step fused needs a GPU by NVIDIA"
     assert told(guesses=15) is None
     assert "at most 16 tokens at once" in told(guesses=16)
     assert told(n_rows=4) is None
-    assert "needs a batch of at most 4 beside dense weights: of larger ones it is" in told(n_rows=5)
+    assert "at most 4 beside dense weights and kv-cache static: of larger ones it is" in told(
+        n_rows=5
+    )
+    assert "at most 1 beside dense weights and kv-cache int8" in told(n_rows=2, kv_cache="int8")
     assert "with guesses for one text at once, got 2" in told(n_rows=2, guesses=3)
     assert "needs no window, got 64" in told(window=64)
     assert "needs a d_model of at most 4096" in told(d_model=8192)
 
 
 @pytest.mark.parametrize(
-    "how", [{}, *in_full([{"guesses": 2}, {"guesses": 2, "draft": "skip:1"}])], ids=str
+    "how",
+    [{}, {"kv_cache": "int8"}, *in_full([{"guesses": 2}, {"guesses": 2, "draft": "skip:1"}])],
+    ids=str,
 )
 def test_the_fused_step_makes_the_text_of_a_real_file(how, model, monkeypatch):
     """In Triton's interpreter: a tied head and grouped heads, through the whole call."""

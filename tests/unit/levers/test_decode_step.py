@@ -33,13 +33,14 @@ def case(*, device="cpu", batch_size=1, **configuration):
     )
 
 
+@pytest.mark.parametrize("kept", ["static", "int8"])
 @pytest.mark.parametrize("change", [{}, {"n_kv_heads": 4, "qkv_bias": True, "tied_head": True}])
-def test_it_computes_what_separate_operators_do(change):
+def test_it_computes_what_separate_operators_do(change, kept):
     if torch.cuda.is_available():
         pytest.skip("tests/gpu has it compiled")
     shape = msgspec.structs.replace(SHAPE, **change)
     base, fused = (
-        msgspec.structs.replace(each, model=shape) for each in (case(), case(more=FUSED))
+        msgspec.structs.replace(case(kv_cache=kept, more=more), model=shape) for more in ((), FUSED)
     )
     found = verify(base, fused, "reordered")
     assert found.verdict == "holds", found
@@ -68,7 +69,8 @@ def test_obstacles():
     assert "needs a d_model of at most 4096" in told(d_model=5120)
     assert "needs no window, got 5" in told(window=5)
     assert "a gated silu" in told(gated=False)
-    assert "kv-cache int8" in told(kv_cache="int8", attention="flash-decode")
+    assert told(kv_cache="int8", attention="flash-decode") is None
+    assert "kv-cache fp8" in told(kv_cache="fp8", attention="flash-decode")
     assert "compile default" in told(compile="default")
     wide_groups = {"d_model": 512, "d_ff": 512, "n_heads": 8, "n_kv_heads": 8, "head_dim": 64}
     assert told(weights="int4:128-calibrated", **wide_groups) is None

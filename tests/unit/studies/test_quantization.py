@@ -66,6 +66,7 @@ def test_a_cpu_times_dense_weights_alone_and_says_why(setting):
 def test_a_gpu_times_every_kind_at_every_batch(setting):
     here = setting()
     cases = [each.case for each in quantization.points(here) if isinstance(each.case, ModelCase)]
+    fused = [each for each in cases if each.configuration.more]
     kinds = {(each.configuration.weights, each.configuration.kv_cache) for each in cases}
     assert kinds == {
         ("dense", "static"),
@@ -74,7 +75,13 @@ def test_a_gpu_times_every_kind_at_every_batch(setting):
         ("int4:128", "int8"),
     }
     n_models = len(here.grid.models)
-    assert len(cases) == n_models * 4 * len(quantization.STEPS)
+    assert len(cases) == n_models * 4 * 4 + len(fused)
+    of_fused = {(c.configuration.weights, c.workload.batch_size) for c in fused}
+    assert of_fused == {("dense", 1), ("dense", 4), ("int4:128", 1)}
+    assert any(
+        "needs a batch of at most 1" in each
+        for each in quantization.notes(view((), Readings(), here))
+    )
     assert all(each.configuration.cuda_graphs for each in cases)
 
 
@@ -119,6 +126,12 @@ def test_a_way_that_should_lose_less_and_loses_more_is_told_so(said, monkeypatch
 
 def test_a_gpu_tells_the_recipe_by_batch(said):
     found = said("corners", "cuda")
+    assert any(
+        each.startswith(
+            "2.7B at 1,024 positions, batch 1: in the fused step int4 weights and an int8 cache run at 1.00×"
+        )
+        for each in found
+    )
     assert any(each.startswith("int4 weights and an int8 cache take") for each in found)
     (by_batch,) = [
         each for each in found if each.startswith("2.7B at 1,024 positions, int4: by batch")

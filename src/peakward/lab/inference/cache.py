@@ -82,6 +82,11 @@ class LayerCache(nn.Module):
         self.register_buffer("values", values, persistent=False)
         self.length = 0
 
+    @property
+    def storage(self) -> Storage:
+        """All that it holds."""
+        return Storage(self.keys, self.values)
+
     def attend(
         self,
         attention: AttentionFn,
@@ -148,12 +153,16 @@ class ByteLayerCache(LayerCache):
         self.register_buffer("scales", scales, persistent=False)
         """Those of keys, then those of values: (2, batch, kv_heads, capacity)."""
 
+    @property
+    def storage(self) -> Storage:
+        k_scale, v_scale = self.scales
+        return Storage(self.keys, self.values, k_scale, v_scale)
+
     def put(self, k: Tensor, v: Tensor, start: int) -> None:
         """As of `LayerCache`, on a GPU in one launch. By torch's operators a step of `2.7B` behind 1,024
         positions took 5.39 ms in int8 for 4.01 in bf16 (H200)."""
         slots = torch.arange(start, start + k.shape[2], device=k.device).expand(len(k), -1)
-        k_scale, v_scale = self.scales
-        Storage(self.keys, self.values, k_scale, v_scale).write(k, v, slots)
+        self.storage.write(k, v, slots)
 
     def put_keys(self, new: Tensor, rows: slice, start: int) -> None:
         super().put_keys(self._in_bytes(0, new, rows, start), rows, start)

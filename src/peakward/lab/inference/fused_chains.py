@@ -88,8 +88,7 @@ class OneRow:
         self.cuts = cuts_by_rule(weights, cut_for) if cuts is None else cuts
         self._cos, self._sin = rotation(shape, held.capacity, table)
         self._x, self._gated = table.new_empty(1, shape.d_model), table.new_empty(1, shape.d_ff)
-        q = table.new_empty(1, shape.n_heads, shape.head_dim)
-        self._attention = Attention(q, held, self.cuts.attention)
+        self._attention = Attention(1, shape, held, table, self.cuts.attention)
         self._then = self._nexts()
         self.n_keys = min(
             self._programs(self.cuts.head), -(-weights.head.n // self.cuts.head.block)
@@ -183,8 +182,7 @@ class SeveralRows:
         self.cuts = cuts_by_rule(weights, rows_cut_for) if cuts is None else cuts
         self._cos, self._sin = rotation(shape, held.capacity, table)
         self._x, self._gated = table.new_empty(m, shape.d_model), table.new_empty(m, shape.d_ff)
-        q = table.new_empty(m, shape.n_heads, shape.head_dim)
-        self._attention = Attention(q, held, self.cuts.attention)
+        self._attention = Attention(m, shape, held, table, self.cuts.attention)
         n_blocks = (
             several.embedding_blocks(shape.d_model),
             *(-(-shape.d_model // each.block) for each in (self.cuts.out, self.cuts.down)),

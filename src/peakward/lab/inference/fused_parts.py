@@ -11,6 +11,7 @@ from peakward.kernels.ops.decode_step.triton.launch import Held, Matrix, Then
 from peakward.kernels.ops.decode_step.triton.settings import Split
 from peakward.lab.models.decoder import Block, Decoder, FeedForward
 from peakward.lab.models.layers import QuantisedLinear
+from peakward.records.model_shape import ModelShape
 
 
 class Layer(NamedTuple):
@@ -55,20 +56,24 @@ def weights_of(model: Decoder, held: Sequence[Held]) -> Weights:
 class Attention:
     """Attention of a step's rows to the cache, with the room that it needs."""
 
-    def __init__(self, q: Tensor, held: Held, split: Split) -> None:
+    def __init__(self, m: int, shape: ModelShape, held: Held, like: Tensor, split: Split) -> None:
         """
         Args:
-            q: (rows, heads, head_dim), where queries will be.
+            m: rows of activations.
             held: of a layer.
+            like: of their type and device.
         """
-        head_dim, n_pairs = q.shape[2], held.n_sequences * held.kv_heads
-        n_queries = q.shape[0] * q.shape[1] // n_pairs
-        pieces = (n_pairs, split.splits, n_queries)
+        head_dim, n_pairs = shape.head_dim, held.n_sequences * held.kv_heads
+        pieces = (n_pairs, split.splits, m * shape.n_heads // n_pairs)
         self._split = split
-        self.q, self.mixed = q, torch.empty_like(q)
-        self._parts = torch.empty(*pieces, head_dim, device=q.device)
-        self._shares = torch.empty(*pieces, 2, device=q.device)
-        self._arrived = torch.zeros(pieces[0], dtype=torch.int32, device=q.device)
+        self.mixed = like.new_empty(m, shape.n_heads, head_dim)
+        """Values mixed for the queries."""
+        n_behind = 0 if held.k_scale is None else 2 * held.kv_heads
+        self.q = like.new_empty(m, shape.n_heads + n_behind, head_dim)
+        """The queries, see `launch.attention`."""
+        self._parts = torch.empty(*pieces, head_dim, device=like.device)
+        self._shares = torch.empty(*pieces, 2, device=like.device)
+        self._arrived = torch.zeros(n_pairs, dtype=torch.int32, device=like.device)
 
     def __call__(self, layer: Layer, position: Tensor, then: Then) -> Tensor:
         """Values mixed for the queries, (rows, heads · head_dim)."""

@@ -1,8 +1,9 @@
 """One step of decode in five kernels a layer, each launched while the one before it still runs.
 
-They are: norm, projection, rotation and the write to the cache; attention with its join; output projection
-and residual; norm, gate and up, and their product; down projection and residual. The embedding comes before
-them, the last norm and the output layer behind, and in a greedy loop the choice of the token.
+They are: norm, projection, rotation and the write to the cache; attention with its join, and on a cache in
+int8 the write; output projection and residual; norm, gate and up, and their product; down projection and
+residual. The embedding comes before them, the last norm and the output layer behind, and in a greedy loop the
+choice of the token.
 `kernels.ops.decode_step` has the kernels and says why their order is safe.
 """
 
@@ -20,6 +21,7 @@ from peakward.lab.inference.fused_parts import weights_of
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.passes import Pass
 from peakward.lab.inference.sequences import ContiguousCache
+from peakward.lab.inference.storage import Storage
 from peakward.lab.models.decoder import Block, Decoder
 from peakward.lab.models.layers import KINDS
 from peakward.levers.decode_step import CHECKED, MOST_TOKENS, model_obstacle
@@ -33,30 +35,30 @@ class FusedStep:
 
     Args:
         model: of RMSNorm, RoPE and SwiGLU, without biases but qkv's.
-        keys, values: of each layer (sequences, kv_heads, capacity, head_dim), or with `block_table` pages.
+        held: of each layer keys and values (sequences, kv_heads, capacity, head_dim), or with `block_table`
+            pages; in the model's type, or of a bf16 or fp32 model in int8.
         block_table: of all layers, see `launch.Held`.
         cuts: of `Cut` for one new token in all, of `RowsCut` for more; None: by rule.
         n_new: the new tokens of a sequence, of 16 at most in all.
 
     Raises:
         PeakwardError: a model that the kernels do not compute, more than 16 new tokens, or a cache of another
-            type than the model's.
+            type.
     """
 
     def __init__(
         self,
         model: Decoder,
-        keys: Sequence[Tensor],
-        values: Sequence[Tensor],
+        held: Sequence[Storage],
         cuts: Cuts[Cut] | Cuts[RowsCut] | None = None,
         *,
         block_table: Tensor | None = None,
         n_new: int = 1,
     ) -> None:
-        held = [Held(*each, block_table) for each in zip(keys, values, strict=True)]
-        self.n_rows = held[0].n_sequences * n_new
-        _refuse(model, keys[0], self.n_rows)
-        weights, shape = weights_of(model, held), model.shape
+        layers = [Held(*each, block_table) for each in held]
+        self.n_rows = layers[0].n_sequences * n_new
+        _refuse(model, held[0], self.n_rows)
+        weights, shape = weights_of(model, layers), model.shape
         self._chain: OneRow | SeveralRows
         if self.n_rows == 1:
             self._chain = OneRow(shape, weights, cuts)  # type: ignore[arg-type]
@@ -88,8 +90,8 @@ class FusedStep:
 
 class FusedDecoder(nn.Module):
     """A decoder of which a pass of up to 16 tokens in all behind those of a cache is a fused step; prompts,
-    passes of more tokens, and those of several of a sequence beside weights that are not `CHECKED`, go
-    through its modules. It is called as the decoder is, and is for one cache.
+    passes of more tokens, and those of several of a sequence beside weights that are not `CHECKED` or on a
+    cache in int8, go through its modules. It is called as the decoder is, and is for one cache.
 
     The step reads its positions on the device, so that one captured step serves every length.
 
@@ -104,16 +106,17 @@ class FusedDecoder(nn.Module):
     def __init__(self, model: Decoder, cache: ContiguousCache | PagedCache) -> None:
         super().__init__()
         self.model, self._cache = model, cache
-        self._most = MOST_TOKENS if _stored(model) in CHECKED else len(cache.lengths)
+        is_checked = _stored(model) in CHECKED and cache.storage.k_scale is None
+        self._most = MOST_TOKENS if is_checked else len(cache.lengths)
         self._steps: dict[int, FusedStep] = {}
         self.step(1)
 
     def step(self, n_new: int) -> FusedStep:
         """The step of so many new tokens of each row."""
         if n_new not in self._steps:
-            keys, values = list(self._cache.storage.keys), list(self._cache.storage.values)
+            held = self._cache.storage.layers
             table = self._cache.block_table if isinstance(self._cache, PagedCache) else None
-            self._steps[n_new] = FusedStep(self.model, keys, values, block_table=table, n_new=n_new)
+            self._steps[n_new] = FusedStep(self.model, held, block_table=table, n_new=n_new)
         return self._steps[n_new]
 
     def forward(self, ids: Tensor, cache: Pass, n_logits: int = 1) -> Tensor:
@@ -159,7 +162,7 @@ class FusedDecoding(Decoding):
             self._fused.choose(self._texts)
 
 
-def _refuse(model: Decoder, keys: Tensor, n_rows: int) -> None:
+def _refuse(model: Decoder, held: Storage, n_rows: int) -> None:
     dtype = model.embedding.weight.dtype
     reason = model_obstacle(model.shape, _stored(model))
     if reason is not None:
@@ -168,10 +171,13 @@ def _refuse(model: Decoder, keys: Tensor, n_rows: int) -> None:
         raise PeakwardError(
             f"expected at most {MOST_TOKENS} new tokens in a step, got {n_rows}: take separate kernels"
         )
-    if keys.dtype != dtype or not keys.is_contiguous():
+    # Weights times scales would leave the range of fp16.
+    types = [dtype] if dtype == torch.float16 else [dtype, torch.int8]
+    stored = held.keys.dtype
+    if stored not in types or not all(each.is_contiguous() for each in held.parts):
         raise PeakwardError(
-            f"expected keys and values in {dtype}, the model's type, without gaps, got {keys.dtype}: take a "
-            "ContiguousCache or a PagedCache of that type"
+            f"expected keys and values in {' or '.join(map(str, types))} beside a model in {dtype}, without "
+            f"gaps, got {stored}: take a ContiguousCache or a PagedCache of that type"
         )
 
 

@@ -28,6 +28,11 @@ class Storage(NamedTuple):
     def n_bytes(self) -> int:
         return sum(each.nbytes for each in self.parts)
 
+    @property
+    def layers(self) -> "list[Storage]":
+        """Each layer's, where there are all."""
+        return [self.at(each) for each in range(len(self.keys))]
+
     def at(self, *index: int | slice) -> "Storage":
         """Views of the same part of each, such as of a layer and some rows."""
         return Storage(*(each[index] for each in self.parts))

@@ -21,6 +21,7 @@ from peakward.lab.inference.serving import Request, Served, serve
 from peakward.lab.inference.speculation import Speculation
 from peakward.lab.models.decoder import Block, Decoder
 from peakward.levers.decode_step import model_obstacle
+from peakward.levers.kv_cache import SCALE_BYTES
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.generation import (
     AskedStep,
@@ -29,6 +30,7 @@ from peakward.records.generation import (
     Continuation,
     DecodeStep,
     Generation,
+    GenerationCache,
     Sampling,
     Serving,
 )
@@ -40,6 +42,8 @@ TYPES: dict[str, tuple[str, torch.dtype]] = {
     "cuda": ("bf16", torch.bfloat16),
 }
 """The type of weights and cache on each kind of device."""
+STORED: dict[GenerationCache, torch.dtype | None] = {"static": None, "int8": torch.int8}
+"""The type of keys and values where it is not that of weights."""
 PAGE_SIZE = 16
 WARM_UP_TOKENS = 3
 """Tokens of the round that is not timed: memory is taken, and libraries are set up."""
@@ -63,6 +67,7 @@ def continued(
     draft: str,
     decode_step: AskedStep,
     not_fused: Callable[[ModelShape], str | None],
+    kv_cache: GenerationCache,
     environment: Environment,
 ) -> Generation:
     """The texts behind these prompts, without a bandwidth beside their rates.
@@ -73,6 +78,7 @@ def continued(
         draft: what guesses them: as `named_drafts` says.
         decode_step: the step that makes the tokens.
         not_fused: why the fused step cannot make these texts of such a model, or None where it can.
+        kv_cache: how keys and values are held, a draft's too.
         environment: the device and the software that this runs on.
 
     Raises:
@@ -87,7 +93,7 @@ def continued(
     drafting = draft_of(found, draft, device, dtype) if guesses else None
     warm_up = min(WARM_UP_TOKENS, max_new_tokens)
     ids = _encoded(found, prompts, max_new_tokens)
-    how: dict[str, Any] = {"guesses": guesses, "draft": drafting, "step": step}
+    how: dict[str, Any] = {"guesses": guesses, "draft": drafting, "step": step, "kept": kv_cache}
     generate(decoding_of(found, ids, by, warm_up, **how), ids)
     began = perf_counter()
     ids = _encoded(found, prompts, max_new_tokens)
@@ -99,6 +105,7 @@ def continued(
         **_of_model(found.model),
         stored=found.stored,
         computed_in=computed_in,
+        kv_cache=kv_cache,
         environment=environment,
         sampling=by,
         continuations=_continuations(found, prompts, ids, made.tokens),
@@ -114,7 +121,7 @@ def continued(
         n_guessed=made.counts.n_guessed,
         n_kept=made.counts.n_kept,
         tokens_per_s=n_decoded / made.decode_s if made.n_steps else None,
-        bytes_per_step=_step_bytes(found.model, made.positions, drafting, guesses),
+        bytes_per_step=_step_bytes(found.model, made.positions, drafting, guesses, kv_cache),
         bandwidth=None,
         bandwidth_share=None,
     )
@@ -130,6 +137,7 @@ def served(
     by: Sampling,
     decode_step: AskedStep,
     not_fused: Callable[[ModelShape], str | None],
+    kv_cache: GenerationCache,
     environment: Environment,
 ) -> Serving:
     """The texts behind these prompts, by static and by continuous batching on one cache in pages.
@@ -137,7 +145,7 @@ def served(
     Args:
         most: the most new tokens of each.
         rows: the texts that are made at once, at most.
-        decode_step, not_fused: as of `continued`.
+        decode_step, not_fused, kv_cache: as of `continued`.
 
     Raises:
         PeakwardError: as `continued`.
@@ -162,6 +170,7 @@ def served(
             page_size=PAGE_SIZE,
             device=device,
             dtype=dtype,
+            stored=STORED[kv_cache],
             attention=attention_of(found.model, device),
         )
         most_new_tokens = max(each.max_new_tokens for each in those)
@@ -179,6 +188,7 @@ def served(
         **_of_model(found.model),
         stored=found.stored,
         computed_in=computed_in,
+        kv_cache=kv_cache,
         environment=environment,
         sampling=by,
         decode_step=step,
@@ -230,11 +240,13 @@ def decoding_of(
     guesses: int,
     draft: "AnyModel | None",
     step: DecodeStep = "separate",
+    kept: GenerationCache = "static",
 ) -> Decoding:
     """A decoding of n new tokens for each prompt, in a cache of their size.
 
     Args:
         draft: as `draft_of` gives it, for guesses above 0.
+        kept: how keys and values are held.
         step: fused for at most 16 tokens at once: those of all prompts, or of one with its guesses.
     """
     weights = found.model.embedding.weight
@@ -247,6 +259,7 @@ def decoding_of(
             capacity=max(map(len, ids)) + n + guesses,
             device=str(device),
             dtype=weights.dtype,
+            stored=STORED[kept],
             attention=attention_of(model, device.type),
         )
 
@@ -308,14 +321,21 @@ def _encoded(found: AnyPretrained, prompts: Sequence[str], max_new_tokens: int) 
 
 
 def _step_bytes(
-    model: AnyModel, positions: float, draft: "AnyModel | None", guesses: int
+    model: AnyModel,
+    positions: float,
+    draft: "AnyModel | None",
+    guesses: int,
+    kept: GenerationCache,
 ) -> float | None:
     """The bytes that a step must read: weights, the keys and values in reach, and a draft's weights for each
     guess. None where they are not known (`TransformersModel.countable`)."""
     models = [model] if draft is None else [model, *[draft] * guesses]
     if not all(isinstance(each, Decoder) or each.countable for each in models):
         return None
-    per_position = model.shape.kept_elements * model.embedding.weight.dtype.itemsize
+    shape, stored = model.shape, STORED[kept]
+    per_position = shape.kept_elements * (stored or model.embedding.weight.dtype).itemsize
+    if stored is not None:
+        per_position += 2 * shape.n_layers * shape.n_kv_heads * SCALE_BYTES
     read = sum(
         _weight_bytes([each] if isinstance(each, Decoder) else each.computing) for each in models
     )

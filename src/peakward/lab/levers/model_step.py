@@ -82,10 +82,8 @@ class ModelStep(ConfiguredStep):
         """From the newest tokens (batch, 1) to the logits behind them, (batch, 1, vocab)."""
         from peakward.lab.inference.fused_step import FusedStep
 
-        layers, work = cache.layers, self.case.workload
-        step = FusedStep(
-            self.model, [each.keys for each in layers], [each.values for each in layers]
-        )
+        work = self.case.workload
+        step = FusedStep(self.model, [each.storage for each in cache.layers])
         position = torch.full((work.batch_size,), work.seq_len - 1, device=self.case.device)
         return lambda ids: step(ids[:, 0], position)[:, None]
 

@@ -1,7 +1,8 @@
 """Study `quantization`: what weights in fewer bits take, what they gain by batch, and what they lose.
 
 A decode step is timed with each kind of weights that a kernel of ours multiplies, at several batches, and one
-product with int8 activations beside them. Then a real text is read with weights rounded in more ways than
+product with int8 activations beside them. On a GPU dense weights and int4 with an int8 cache are timed by the
+fused step too, at the batches that it is for. Then a real text is read with weights rounded in more ways than
 these, so that what each way loses stands beside its size.
 """
 
@@ -50,13 +51,24 @@ from peakward.studies.values import (
 )
 
 RECIPE = "int4, int8 cache"
+FUSED_DENSE, FUSED_RECIPE = f"{DENSE}, fused step", f"{RECIPE}, fused step"
+FUSED: dict[str, Any] = {"more": (("decode_step", "fused"),)}
 STEPS: dict[str, dict[str, Any]] = {
     DENSE: {},
     INT8: {"weights": "int8"},
     INT4: {"weights": "int4:128"},
     RECIPE: {"weights": "int4:128", "kv_cache": "int8"},
+    FUSED_DENSE: FUSED,
+    FUSED_RECIPE: {"weights": "int4:128", "kv_cache": "int8", **FUSED},
 }
-"""Steps by what differs from dense weights."""
+"""Steps by what differs from dense weights in separate kernels."""
+OF_A_GPU = (FUSED_DENSE, FUSED_RECIPE)
+"""Those of a GPU alone: on a CPU the fused step is interpreted."""
+OVER = dict.fromkeys(STEPS, "dense weights") | {
+    FUSED_DENSE: "separate kernels",
+    FUSED_RECIPE: "dense weights in the fused step",
+}
+"""The base of each kind, in words."""
 ON_A_GPU: dict[str, Any] = {
     "cuda_graphs": True,
     "attention": "flash-decode",
@@ -89,11 +101,11 @@ def points(setting: Setting) -> Iterator[Kept]:
     each way over the text."""
     protocol = setting.protocol(phases=False)
     for shape, n, batch in product(models(setting), lengths(setting), batches(setting)):
-        dense = step_case(setting, shape, n, batch, DENSE)
-        for name in STEPS:
+        for name in kinds(setting):
             case = step_case(setting, shape, n, batch, name)
             if setting.obstacle(case) is None:
-                base = (dense, protocol)
+                dense = FUSED_DENSE if name == FUSED_RECIPE else DENSE
+                base = (step_case(setting, shape, n, batch, dense), protocol)
                 yield Kept(case=case, protocol=protocol, name=name, base=base, model=shape.name)
     by = pieces.protocol(setting)
     for batch, name in product(batches(setting), PRODUCTS):
@@ -111,6 +123,11 @@ def points(setting: Setting) -> Iterator[Kept]:
 def models(setting: Setting) -> tuple[ModelShape, ...]:
     """The sizes whose steps are timed: on a CPU, whose smaller size is its host's time alone, the larger."""
     return setting.grid.models[-1:] if setting.scope.name == "small" else setting.grid.models
+
+
+def kinds(setting: Setting) -> tuple[str, ...]:
+    """The kinds of steps."""
+    return tuple(each for each in STEPS if setting.device == "cuda" or each not in OF_A_GPU)
 
 
 def lengths(setting: Setting) -> tuple[int, ...]:
@@ -183,7 +200,7 @@ def speeds(view: View[Kept]) -> Iterator[Conclusion]:
     """Says what each kind of weights gains over dense ones, over all steps and batch by batch."""
     for rows in values.groups(steps(view), lambda row: row.name):
         if rows[0].name != DENSE:
-            yield from gains(rows, rows[0].name, "dense weights")
+            yield from gains(rows, rows[0].name, OVER[rows[0].name])
     every = [*steps(view), *products(view)]
     for rows in values.groups(every, lambda row: (place(row), row.name)):
         ran = [row for row in rows if row.speed is not None]
@@ -195,7 +212,8 @@ def speeds(view: View[Kept]) -> Iterator[Conclusion]:
                 for row in ran
             ]
             yield from told.end(
-                f"{place(ran[0])}, {ran[0].name}: by batch, the speed of dense weights times "
+                f"{place(ran[0])}, {ran[0].name}: by batch, the speed of "
+                f"{OVER.get(ran[0].name, OVER[DENSE])} times "
                 f"{', '.join(each)}."
             )
 
@@ -223,6 +241,18 @@ def recipe(view: View[Kept]) -> Iterator[Conclusion]:
         )
 
 
+def fused_recipe(view: View[Kept]) -> Iterator[Conclusion]:
+    """Says of the same what they gain in the fused step, over dense weights and cache there."""
+    told_of = [row for row in steps(view) if row.name == FUSED_RECIPE and row.speed is not None]
+    for row in told_of:
+        told = Sentence()
+        gain = told.interval("speed in the fused step", row.speed, "ratio", *row.both)
+        yield from told.end(
+            f"{place(row)}, batch {batch_of(row)}: in the fused step int4 weights and an int8 cache run at "
+            f"{gain} of the speed of weights and cache in {view.setting.precision(on_gpu='bf16')}."
+        )
+
+
 def notes(view: View[Kept]) -> tuple[str, ...]:
     """Conventions and limits."""
     setting = view.setting
@@ -236,13 +266,18 @@ def notes(view: View[Kept]) -> tuple[str, ...]:
     planned = (
         step_case(setting, shape, n, batch, name)
         for shape, n, batch, name in product(
-            models(setting), lengths(setting), batches(setting), STEPS
+            models(setting), lengths(setting), batches(setting), kinds(setting)
         )
     )
     return (
         f"Steps in {setting.precision(on_gpu='bf16')} on random weights. int8 has a scale for each output, "
         "int4 one for 128 inputs; of the model that reads for 64, which divides its widths. "
         "Embeddings, head and norms are not rounded.",
+        *(
+            ("Speed over dense of a kind in the fused step is over dense weights in that step.",)
+            if setting.device == "cuda"
+            else ()
+        ),
         f"{whose} reads {rows} stretches of {length:,} tokens. Calibration (GPTQ), smoothing (SmoothQuant) "
         f"and {n_steps} steps of fine-tuning see {seen} others of the same text.",
         "Calibrated and fine-tuned int4 has the form of int4, and with it the speed. No kernel of ours "
@@ -312,6 +347,6 @@ STUDY = Study(
         ),
         rounding.PLOT,
     ),
-    claims=(rounding.quality, rounding.won_back, speeds, recipe),
+    claims=(rounding.quality, rounding.won_back, speeds, recipe, fused_recipe),
     notes=notes,
 )

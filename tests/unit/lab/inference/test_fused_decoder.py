@@ -61,11 +61,11 @@ def cache_of(model, n_rows=1, *, in_pages=False, **stored):
     return ContiguousCache(model.shape, capacity=CAPACITY, **at)
 
 
-def loops(model, n_rows=1, *, in_pages=False, **how):
+def loops(model, n_rows=1, *, in_pages=False, stored=None, **how):
     """The loop on modules, that on fused steps and that with the choice in them, each with a cache of its
     own."""
     how = {"by": Sampling(), "most_new_tokens": N_NEW} | how
-    caches = [cache_of(model, n_rows=n_rows, in_pages=in_pages) for _ in range(3)]
+    caches = [cache_of(model, n_rows=n_rows, in_pages=in_pages, stored=stored) for _ in range(3)]
     return [
         Decoding(model, caches[0], **how),
         Decoding(FusedDecoder(model, caches[1]), caches[1], **how),
@@ -102,6 +102,27 @@ def test_texts_of_several_rows_are_those_of_the_modules(name, in_pages, make):
     texts = [generate(each, PROMPTS).tokens for each in made]
     assert texts[0] == texts[1] == texts[2]
     assert texts[0][0] != texts[0][1]
+
+
+@pytest.mark.parametrize("in_pages", [False, *in_full([True])])
+@pytest.mark.parametrize("n_rows", [1, 2])
+def test_on_a_cache_in_int8_both_leave_the_same_bytes(n_rows, in_pages, make):
+    """All but those that a last bit of the element moves to the next one."""
+    model = make(**MODELS["as real ones"])
+    made = loops(model, n_rows=n_rows, in_pages=in_pages, stored=torch.int8)
+    texts = [generate(each, PROMPTS[:n_rows]).tokens for each in made]
+    assert texts[0] == texts[1] == texts[2]
+    exact, *others = (each.cache.storage for each in made)
+    for found in others:
+        apart = [
+            (one.int() - other.int()).abs()
+            for one, other in zip(
+                (found.keys, found.values), (exact.keys, exact.values), strict=True
+            )
+        ]
+        assert all(each.max() <= 1 and each.float().mean() < 0.01 for each in apart)
+        for one, other in zip(found.parts[2:], exact.parts[2:], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
 @torch.inference_mode()
@@ -219,10 +240,10 @@ def test_programs_that_share_columns_leave_nothing_behind(make):
     """A second step makes what the first one did, and so does one by the rule, which shares none here."""
     model = make()
     cache, ids, position = cache_of(model, n_rows=2), torch.tensor([5, 9]), torch.tensor([3, 0])
-    keys, values = list(cache.storage.keys), list(cache.storage.values)
-    plain = FusedStep(model, keys, values)
+    held = cache.storage.layers
+    plain = FusedStep(model, held)
     cut = plain.cuts.out._replace(block=16, columns=16, parts=1, splits=2)
-    split = FusedStep(model, keys, values, plain.cuts._replace(out=cut, down=cut))
+    split = FusedStep(model, held, plain.cuts._replace(out=cut, down=cut))
     first, second = split(ids, position), split(ids, position)
     assert torch.equal(first, second)
     torch.testing.assert_close(first, plain(ids, position), rtol=1e-4, atol=1e-5)
@@ -232,7 +253,7 @@ def test_programs_that_share_columns_leave_nothing_behind(make):
 def test_a_column_of_texts_is_read_token_by_token(make):
     model = make()
     cache, texts = cache_of(model, n_rows=3), torch.arange(12).view(3, 4)
-    step = FusedStep(model, list(cache.storage.keys), list(cache.storage.values))
+    step = FusedStep(model, cache.storage.layers)
     position = torch.arange(6).view(3, 2)
     ids = texts[:, 1]
     assert torch.equal(step(ids, position[:, 0]), step(ids.clone(), position[:, 0].clone()))
@@ -279,20 +300,20 @@ def amid_others(monkeypatch):
 
 @torch.inference_mode()
 @pytest.mark.parametrize("weights", ["dense", *in_full(["int8", "int4:128"])])
+@pytest.mark.parametrize("stored", [None, torch.int8], ids=["as it is", "in int8"])
 @pytest.mark.parametrize("rows", [(1, 5), *in_full([(1, 1), (2, 1), (1, 16)])])
-def test_no_kernel_touches_what_is_beside_its_tensors(weights, rows, make, request):
+def test_no_kernel_touches_what_is_beside_its_tensors(weights, rows, stored, make, request):
     """At the last places of a cache, by programs that share columns too."""
     in_groups = {"d_model": 128, "d_ff": 128, "head_dim": 32} if weights == "int4:128" else {}
     (n_rows, n_new), model = rows, make(weights=weights, n_layers=2, n_kv_heads=2, **in_groups)
-    cache, ids = cache_of(model, n_rows=n_rows), torch.arange(n_rows * n_new) % 60
+    cache = cache_of(model, n_rows=n_rows, stored=stored)
+    ids = torch.arange(n_rows * n_new) % 60
     position = torch.full((n_rows,), CAPACITY - n_new)
-    step = FusedStep(model, list(cache.storage.keys), list(cache.storage.values), n_new=n_new)
+    step = FusedStep(model, cache.storage.layers, n_new=n_new)
     if step.n_rows > 1:
         cut = step.cuts.out._replace(splits=2)
         cuts = step.cuts._replace(out=cut, down=cut)
-        step = FusedStep(
-            model, list(cache.storage.keys), list(cache.storage.values), cuts, n_new=n_new
-        )
+        step = FusedStep(model, cache.storage.layers, cuts, n_new=n_new)
     exact = step(ids, position)
     started = request.getfixturevalue("amid_others")
     assert torch.equal(step(ids, position), exact)
@@ -306,5 +327,7 @@ def test_refusals(make):
     model = make()
     with pytest.raises(PeakwardError, match="at most 16 new tokens in a step, got 17"):
         FusedDecoder(model, cache_of(model, n_rows=17))
-    with pytest.raises(PeakwardError, match="the model's type, without gaps"):
-        FusedDecoder(model, cache_of(model, stored=torch.int8))
+    for dtype, stored in ((torch.float32, torch.uint8), (torch.float16, torch.int8)):
+        narrow = make(dtype)
+        with pytest.raises(PeakwardError, match=f"without gaps, got {stored}: take"):
+            FusedDecoder(narrow, cache_of(narrow, stored=stored))

@@ -67,6 +67,21 @@ def _halves(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def in_bytes(x, LARGEST: tl.constexpr, stored: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Heads (heads, dims) in `stored`, a byte an element, and their scales (heads,) in fp32, bit for bit as
+    `reference.quantized` has them. Dimensions that are none are zeros."""
+    x = x.to(tl.float32)
+    bad = tl.max(_is_nan(x).to(tl.int32), 1) > 0
+    scale = tl.max(tl.abs(x), 1) * (1.0 / LARGEST)
+    scale = tl.where(bad, float("nan"), scale)
+    x = tl.div_rn(x, tl.where(scale == 0.0, 1.0, scale)[:, None])
+    x = tl.minimum(tl.maximum(x, -1.0 * LARGEST), 1.0 * LARGEST)
+    if stored == tl.int8:
+        x = x + ROUNDS - ROUNDS
+    return x.to(stored), scale
+
+
+@triton.jit
 def _whole(  # type: ignore[no-untyped-def]
     new,
     new_dim,
@@ -78,21 +93,13 @@ def _whole(  # type: ignore[no-untyped-def]
     BLOCK_DIM: tl.constexpr,
 ):
     """Writes a head's elements, with LARGEST as bytes and their scale."""
-    dim = tl.arange(0, BLOCK_DIM)
+    dim = tl.arange(0, BLOCK_DIM)[None, :]
     inside = dim < HEAD_DIM
     x = tl.load(new + dim * new_dim, mask=inside, other=0.0)
-    stored: tl.constexpr = held.dtype.element_ty
     if LARGEST:
-        x = x.to(tl.float32)
-        bad = tl.max(_is_nan(x).to(tl.int32), 0) > 0
-        scale = tl.max(tl.abs(x), 0) * (1.0 / LARGEST)
-        scale = tl.where(bad, float("nan"), scale)
-        tl.store(scale_at, scale.to(scale_at.dtype.element_ty))
-        x = tl.div_rn(x, tl.where(scale == 0.0, 1.0, scale))
-        x = tl.minimum(tl.maximum(x, -1.0 * LARGEST), 1.0 * LARGEST)
-        if stored == tl.int8:
-            x = x + ROUNDS - ROUNDS
-    tl.store(held + dim * held_dim, x.to(stored), mask=inside)
+        x, scale = in_bytes(x, LARGEST, held.dtype.element_ty)
+        tl.store(scale_at + tl.arange(0, 1), scale.to(scale_at.dtype.element_ty))
+    tl.store(held + dim * held_dim, x, mask=inside)
 
 
 @triton.jit(do_not_specialize=["n_new"])

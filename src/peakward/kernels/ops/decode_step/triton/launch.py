@@ -62,10 +62,14 @@ class Matrix(NamedTuple):
 
 class Held(NamedTuple):
     """The keys and values of a layer: (sequences, kv_heads, capacity, head_dim), or with a table pages
-    (pages, kv_heads, page_size, head_dim), without gaps."""
+    (pages, kv_heads, page_size, head_dim), without gaps; in the type of activations, or in int8 with a scale
+    in fp32 of each key and value."""
 
     keys: Tensor
     values: Tensor
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
+    """Both (sequences, kv_heads, capacity) or (pages, kv_heads, page_size), or neither."""
     block_table: Tensor | None = None
     """(sequences, most pages of one) of int32, contiguous."""
 
@@ -81,6 +85,16 @@ class Held(NamedTuple):
     def page_size(self) -> int:
         """0 of a cache without pages."""
         return 0 if self.block_table is None else self.keys.shape[2]
+
+    def n_heads(self, q: Tensor) -> int:
+        """The heads of queries in q (rows, heads, head_dim). Keys and values that are to be rounded stand
+        behind the queries of their row, because a head's scale is known when all of its elements are."""
+        return q.shape[1] - (0 if self.k_scale is None else 2 * self.kv_heads)
+
+    @property
+    def written(self) -> "tuple[Tensor | None, Tensor | None, Tensor | None]":
+        """The keys, values and table that rotated ones are written to as they are."""
+        return (self.keys, self.values, self.block_table) if self.k_scale is None else (None,) * 3
 
     @property
     def room(self) -> int:
@@ -151,7 +165,8 @@ def rotated(
     n_programs: int,
 ) -> None:
     """Norm of x (1, d_model), projection and rotation: queries to q (1, heads, head_dim), keys and values
-    into what one sequence holds at position (1,); cos and sin (capacity, head_dim / 2)."""
+    into what one sequence holds at position (1,), or behind the queries (see `Held.n_heads`); cos and sin
+    (capacity, head_dim / 2)."""
     half = q.shape[2] // 2
     n_blocks = triton.cdiv(matrix.n, cut.block)
     launch(
@@ -166,11 +181,11 @@ def rotated(
         sin,
         position,
         q,
-        *held,
+        *held.written,
         matrix.n,
         held.room,
         eps,
-        q.shape[1],
+        held.n_heads(q),
         held.kv_heads,
         HALF=half,
         HAS_BIAS=bias is not None,
@@ -254,14 +269,16 @@ def attention(
     then: Then,
     split: Split,
 ) -> None:
-    """Attention from q (m, heads, head_dim) to what sequences hold, into out (m, heads, head_dim).
+    """Attention from q (m, heads, head_dim) to what sequences hold, into out (m, heads, head_dim). Keys and
+    values behind the queries (see `Held.n_heads`) are rounded and written first.
 
     The m / sequences rows of a sequence are new tokens beside one another, the first at its `position`
     (sequences,); each sees the positions up to its own. See the kernel for parts, shares and arrived, of
     which the last holds zeros."""
     n_sequences, kv_heads, head_dim = held.n_sequences, held.kv_heads, q.shape[2]
-    group, new = q.shape[1] // kv_heads, len(q) // n_sequences
-    members = max(16, triton.next_power_of_2(new * group))
+    group, new = held.n_heads(q) // kv_heads, len(q) // n_sequences
+    # Beside keys in int8 fewer are in a product twice.
+    members = max(16 if held.k_scale is None else 8, triton.next_power_of_2(new * group))
     if (
         members >= 64
     ):  # In four warps, or in blocks of 128 positions, they take more registers than there are.
@@ -273,6 +290,8 @@ def attention(
         q,
         held.keys,
         held.values,
+        held.k_scale,
+        held.v_scale,
         position,
         parts,
         shares,
@@ -283,15 +302,20 @@ def attention(
         held.room,
         LOG2_E / math.sqrt(head_dim),
         NEW=new,
+        NEWS=triton.next_power_of_2(new),
         KV_HEADS=kv_heads,
         GROUP=group,
         MEMBERS=members,
         HEAD_DIM=head_dim,
-        BLOCK_DIM=max(16, triton.next_power_of_2(head_dim)),
+        # Products have at least 16 columns, of bytes 32.
+        BLOCK_DIM=max(16 if held.k_scale is None else 32, triton.next_power_of_2(head_dim)),
         BLOCK=split.block,
         SPLITS=split.splits,
         PAGE_SIZE=held.page_size,
-        AHEAD=split.ahead if native and head_dim * q.element_size() % 16 == 0 else 0,
+        AHEAD=split.ahead if native and head_dim * held.keys.element_size() % 16 == 0 else 0,
+        # The instruction takes addresses and sizes in 16 bytes.
+        SCALES_AHEAD=held.k_scale is not None
+        and (held.page_size % 8 == 0 if held.page_size else held.room % 4 == 0),
         WARPS=split.warps,
         NATIVE=native,
         num_warps=split.warps,

@@ -118,7 +118,8 @@ def rotated(
     cut: RowsCut,
 ) -> None:
     """Projection of the norm of x (m, d_model) and rotation: queries to q (m, heads, head_dim), keys and
-    values into what sequences hold; cos and sin (capacity, head_dim / 2).
+    values into what sequences hold, or behind the queries of their row (see `Held.n_heads`); cos and sin
+    (capacity, head_dim / 2).
 
     The m / sequences rows of a sequence are new tokens beside one another, the first at its `position`
     (sequences,)."""
@@ -134,13 +135,13 @@ def rotated(
         sin,
         position,
         q,
-        *held,
+        *held.written,
         len(q),
         matrix.n,
         len(x.squares),
         held.room,
         x.eps,
-        q.shape[1],
+        held.n_heads(q),
         held.kv_heads,
         NEW=len(q) // held.n_sequences,
         HALF=q.shape[2] // 2,

@@ -51,7 +51,7 @@ def decode_step_rotated(  # type: ignore[no-untyped-def]
     NATIVE: tl.constexpr,
 ):
     """Norm, projection, rotation: queries (heads, 2 HALF) to q, keys and values into their caches at the
-    position (see `place_of`)."""
+    position (see `place_of`), or without caches behind the queries."""
     launch_the_next(DEPENDENT)
     step = tl.num_programs(0)
     n_blocks = tl.cdiv(n, BLOCK)
@@ -109,20 +109,22 @@ def decode_step_rotated(  # type: ignore[no-untyped-def]
         type_: tl.constexpr = q_ptr.dtype.element_ty
         first = (low * cos - high * sin).to(type_)
         second = (high * cos + low * sin).to(type_)
-        is_q = is_pair & (head < n_heads)
+        row_heads = n_heads if k_ptr is not None else n_heads + 2 * kv_heads
+        is_q = is_pair & (head < row_heads)
         q = q_ptr + head * (2 * HALF) + at
         tl.store(q, first, mask=is_q)
         tl.store(q + HALF, second, mask=is_q)
-        kv = head - n_heads
-        is_v = kv >= kv_heads
-        kv = tl.where(is_v, kv - kv_heads, kv)
-        place = place_of(table_ptr, room, 0, kv_heads, kv, position, True, PAGE_SIZE)
-        place = place * (2 * HALF) + at
-        is_k = is_pair & (head >= n_heads) & ~is_v
-        tl.store(k_ptr + place, first, mask=is_k)
-        tl.store(k_ptr + place + HALF, second, mask=is_k)
-        tl.store(v_ptr + place, first, mask=is_pair & is_v)
-        tl.store(v_ptr + place + HALF, second, mask=is_pair & is_v)
+        if k_ptr is not None:
+            kv = head - n_heads
+            is_v = kv >= kv_heads
+            kv = tl.where(is_v, kv - kv_heads, kv)
+            place = place_of(table_ptr, room, 0, kv_heads, kv, position, True, PAGE_SIZE)
+            place = place * (2 * HALF) + at
+            is_k = is_pair & (head >= n_heads) & ~is_v
+            tl.store(k_ptr + place, first, mask=is_k)
+            tl.store(k_ptr + place + HALF, second, mask=is_k)
+            tl.store(v_ptr + place, first, mask=is_pair & is_v)
+            tl.store(v_ptr + place + HALF, second, mask=is_pair & is_v)
 
 
 @triton.jit(do_not_specialize=THEN)

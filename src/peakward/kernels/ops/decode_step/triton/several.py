@@ -113,7 +113,7 @@ def decode_step_rows_rotated(  # type: ignore[no-untyped-def]
     DEPENDENT: tl.constexpr,
 ):
     """Projection of normed rows, rotation: queries (rows, heads, 2 HALF) to q, keys and values into their
-    caches at the rows' positions (see `place_of`)."""
+    caches at the rows' positions (see `place_of`), or without caches behind the queries of their row."""
     _begun(w_ptr, scale_ptr, 0, n, K, FORMAT, BLOCK, HALF, AHEAD, WARPS, DEPENDENT)
     block = tl.program_id(0)
     squares = _squares(squares_ptr, n_sums, SUMS, ROWS)
@@ -139,24 +139,26 @@ def decode_step_rows_rotated(  # type: ignore[no-untyped-def]
     type_: tl.constexpr = q_ptr.dtype.element_ty
     first = (low * cos - high * sin).to(type_)
     second = (high * cos + low * sin).to(type_)
-    is_q = is_pair & (head < n_heads)
-    q = q_ptr + (row[None, :] * n_heads + head) * (2 * HALF) + at
+    row_heads = n_heads if k_ptr is not None else n_heads + 2 * kv_heads
+    is_q = is_pair & (head < row_heads)
+    q = q_ptr + (row[None, :] * row_heads + head) * (2 * HALF) + at
     tl.store(q, first, mask=is_q)
     tl.store(q + HALF, second, mask=is_q)
-    kv = head - n_heads
-    is_v = kv >= kv_heads
-    kv = tl.where(is_v, kv - kv_heads, kv)
-    place = place_of(
-        *(table_ptr, room, sequence[None, :], kv_heads, kv, position[None, :]),
-        (row < m)[None, :],
-        PAGE_SIZE,
-    )
-    place = place * (2 * HALF) + at
-    is_k = is_pair & (head >= n_heads) & ~is_v
-    tl.store(k_ptr + place, first, mask=is_k)
-    tl.store(k_ptr + place + HALF, second, mask=is_k)
-    tl.store(v_ptr + place, first, mask=is_pair & is_v)
-    tl.store(v_ptr + place + HALF, second, mask=is_pair & is_v)
+    if k_ptr is not None:
+        kv = head - n_heads
+        is_v = kv >= kv_heads
+        kv = tl.where(is_v, kv - kv_heads, kv)
+        place = place_of(
+            *(table_ptr, room, sequence[None, :], kv_heads, kv, position[None, :]),
+            (row < m)[None, :],
+            PAGE_SIZE,
+        )
+        place = place * (2 * HALF) + at
+        is_k = is_pair & (head >= n_heads) & ~is_v
+        tl.store(k_ptr + place, first, mask=is_k)
+        tl.store(k_ptr + place + HALF, second, mask=is_k)
+        tl.store(v_ptr + place, first, mask=is_pair & is_v)
+        tl.store(v_ptr + place + HALF, second, mask=is_pair & is_v)
 
 
 @triton.jit(do_not_specialize=THEN)
