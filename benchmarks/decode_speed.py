@@ -599,7 +599,8 @@ def arms_of(
             graph.replay()
         # Of a captured step, what it returned while it was captured is where its replays write.
         errors[f"{arm} repeats"] = torch.equal(again[-1], first)
-        arms[arm] = graph.replay
+        # A graph holds neither the step's buffers nor the result that it writes.
+        arms[arm] = lambda graph=graph, _held=(step, again): graph.replay()
     return arms, errors
 
 
