@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
-from peakward.kernels.ops.decode_step.triton.stored import THEN, bring, bring_next, place_of
-from peakward.kernels.ops.dependent import launch_the_next, wait_for_the_one_before
+from peakward.kernels.ops.decode_step.triton.stored import THEN, bring_next, place_of
+from peakward.kernels.ops.dependent import bring, launch_the_next, wait_for_the_one_before
 
 
 @triton.jit(do_not_specialize=THEN)
