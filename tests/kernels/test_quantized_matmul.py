@@ -130,7 +130,7 @@ def test_sums_of_small_integers_are_exact(dtypes, device, m, n, k, by):
 @pytest.mark.parametrize("outlier", [1.0, 1000.0])
 @pytest.mark.parametrize("is_apart", [True, False])
 def test_digits_lose_less_than_rounding_the_result(dtypes, device, outlier, is_apart):
-    """x is rounded to 2⁻¹⁵ of its group's largest element: of 128 columns to 2^-11.5 of its norm at most."""
+    """x is rounded to a 32,512th of its group's largest element: it errs by 2^-11.5 of its norm at most."""
     chosen = bytes_cut(5, 2)._replace(is_apart=is_apart)
     for dtype in types_of("bytes", dtypes):
         x, weight = drawn(5, 40, 768, dtype, seed=3)

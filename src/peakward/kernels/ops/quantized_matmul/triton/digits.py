@@ -25,9 +25,9 @@ def _digits(x):  # type: ignore[no-untyped-def]
     """x (rows, columns), one group of each row, as its higher and its lower digits of base 256, in int8, and
     the unit of each row in fp32.
 
-    The unit is the least power of two of which 32,512 are more than the largest element: rounding errs by
-    2⁻¹⁵ of that at most, and not at all in elements of at least 2⁻⁷ of it in bf16, of 2⁻⁴ in fp16. Infinite
-    elements have the largest digits and an infinite unit, with NaN the unit is NaN.
+    The unit is the least power of two of which 32,512 are more than the largest element: rounding errs by a
+    32,512th of that at most, and not at all in elements of at least a 64th of it in bf16, an 8th in fp16.
+    Infinite elements have the largest digits and an infinite unit, with NaN the unit is NaN.
     """
     wide = x.to(tl.float32)
     # By their bits infinity is larger than any number, and NaN than infinity.
