@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels.contest import OURS, Arm, Contest
 from peakward.kernels.ops.quantized_matmul import api, reference, triton
-from peakward.kernels.ops.quantized_matmul.triton import Direct, Row, Rows, Shared
+from peakward.kernels.ops.quantized_matmul.triton import Digits, Direct, Row, Shared
 from peakward.kernels.ops.quantized_matmul.triton.settings import Settings
 
 WIDTHS = (
@@ -41,14 +41,11 @@ MORE_ROWS = (
     Shared(1, 16, 8, 4),
     Shared(2, 16, 8, 4),
 )
-MORE_BYTES = (
-    Rows(1, channels=16),
-    Rows(1, channels=64),
-    Rows(1, n_stages=3),
-    Rows(1, n_stages=8),
-    Rows(1, channels=64, warps=8),
-    Rows(2),
-    Direct(1, 16, 16, 8, 1),
+DIGITS = tuple(
+    Digits(n_splits, channels, rows, warps, n_stages)
+    for n_splits in (1, 2)
+    for channels, warps, n_stages in ((64, 4, 5), (128, 4, 4), (128, 8, 3), (256, 8, 4))
+    for rows in (8, 16, 64)
 )
 TRIED: dict[tuple[int, int, int], tuple[Settings, ...]] = {
     **{(4, group, m): FEW_ROWS for group in (128, 32) for m in (1, 8)},
@@ -61,11 +58,11 @@ TRIED: dict[tuple[int, int, int], tuple[Settings, ...]] = {
         Row(1, channels=16),
         Row(1, n_stages=3),
         Row(1, n_stages=5),
-        Rows(1),
     ),
-    (8, 4096, 4): (Rows(1, warps=2), *MORE_BYTES),
-    (8, 4096, 16): MORE_BYTES,
-    (8, 4096, 64): (Shared(1, 64, 4, 4), Shared(2, 64, 8, 3)),
+    **{
+        (8, 4096, m): tuple(each for each in DIGITS if each.rows == rows)
+        for m, rows in ((4, 8), (16, 16), (64, 64))
+    },
 }
 """By bits, group and rows of x: what a sweep starts the kernel with."""
 

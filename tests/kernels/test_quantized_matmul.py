@@ -1,5 +1,7 @@
 """Products with quantised weights against the dequantised weight in fp64, and against torch's matmul."""
 
+import re
+
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -21,15 +23,15 @@ def cut(n_splits, *, shared=False):
 
 
 def types_of(by, dtypes):
-    """Along its rows a weight of 8 bits is read for x of 16 bits alone."""
+    """A weight of 8 bits is multiplied by bytes for x of 16 bits alone."""
     return [each for each in dtypes if by != "bytes" or each.itemsize == 2]
 
 
 def bytes_cut(m, n_splits):
-    """Along rows of a weight of 8 bits."""
+    """One row of x along a weight of 8 bits, or rows in digits."""
     if m == 1:
         return kernel.Row(n_splits, channels=4, columns=256, warps=1, n_stages=2)
-    return kernel.Rows(n_splits, channels=16, rows=16, warps=1, n_stages=2)
+    return kernel.Digits(n_splits, channels=64, rows=8, warps=4, n_stages=2)
 
 
 def drawn(m, n, k, dtype, seed):
@@ -123,6 +125,19 @@ def test_sums_of_small_integers_are_exact(dtypes, device, m, n, k, by):
         weight = torch.randint(-3, 4, (n, k)).to(torch.int8)
         mine = kernel.int8_matmul(x, weight, torch.ones(1, n), settings=chosen)
         assert torch.equal(mine.double(), x.double() @ weight.double().t())
+
+
+@pytest.mark.parametrize("outlier", [1.0, 1000.0])
+@pytest.mark.parametrize("is_apart", [True, False])
+def test_digits_lose_less_than_rounding_the_result(dtypes, device, outlier, is_apart):
+    """x is rounded to a 32,512th of its group's largest element: it errs by 2^-11.5 of its norm at most."""
+    chosen = bytes_cut(5, 2)._replace(is_apart=is_apart)
+    for dtype in types_of("bytes", dtypes):
+        x, weight = drawn(5, 40, 768, dtype, seed=3)
+        x[:, 200] *= outlier
+        held = reference.int8_weight(weight)
+        mine = kernel.int8_matmul(x, *held, settings=chosen)
+        assert_product(reference.int8_matmul(x, *held), mine, reference.int8_matmul, x, held)
 
 
 @pytest.mark.parametrize("m", [1, *in_full([5])])
@@ -228,8 +243,9 @@ def test_nan_and_infinity_reach_what_torch_lets_them_reach(dtypes, device, value
 def test_every_output_is_written(device, m, n_splits, by, monkeypatch):
     empty = torch.empty
 
-    def poisoned(*size, **options):
-        return empty(*size, **options).fill_(torch.nan)
+    def poisoned(*size, dtype, **options):
+        whole = empty(*size, dtype=dtype, **options)
+        return whole.fill_(torch.nan if dtype.is_floating_point else 99)
 
     x, weight = drawn(m, 37, 192, torch.float16, seed=0)
     if by == "bytes":
@@ -407,11 +423,25 @@ def test_lanes_that_share_x_exchange_nothing_of_the_weight(ptx):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["quantized_matmul_row", "quantized_matmul_rows"])
+def test_tensor_cores_read_bytes_of_both_sides_from_shared_memory(ptx):
+    """By two descriptors: neither side passes through registers."""
+    launches = entries(ptx, "quantized_matmul_digits")
+    assert len(launches) >= 3
+    for launch in launches:
+        products = re.findall(
+            r"wgmma\.mma_async\S*\.s32\.s8\.s8 \{[^}]*\}, %rd\d+, %rd\d+,", launch
+        )
+        assert products
+        assert len(products) == launch.count("wgmma.mma_async")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["quantized_matmul_row", "quantized_matmul_digits"])
 def test_rows_of_bytes_come_by_sixteen_at_once(ptx, name):
     launches = entries(ptx, name)
     assert launches
     for launch in launches:
+        # The units of x are no rows of bytes, and come by four.
         copies = [line for line in launch.splitlines() if "cp.async.cg.shared.global" in line]
         assert copies
         assert all("0x10" in line for line in copies)

@@ -78,8 +78,9 @@ LAUNCHES = {
     "int8 groups 1": Launch(
         partial(_int8, 1, groups=K // 128), registers=128, shared_bytes=32 << 10
     ),
-    "int8 16": Launch(partial(_int8, 16), registers=128, shared_bytes=64 << 10),
-    "int8 64": Launch(partial(_int8, 64), registers=160, shared_bytes=112 << 10),
+    "int8 16": Launch(partial(_int8, 16), registers=128, shared_bytes=96 << 10),
+    "int8 4": Launch(partial(_int8, 4), registers=96, shared_bytes=80 << 10),
+    "int8 64": Launch(partial(_int8, 64), registers=192, shared_bytes=112 << 10),
     "int8 groups 16": Launch(
         partial(_int8, 16, groups=K // 32), registers=144, shared_bytes=64 << 10
     ),

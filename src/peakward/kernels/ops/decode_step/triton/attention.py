@@ -11,8 +11,8 @@ from peakward.kernels.ops.decode_step.triton.kept import (
     weighed,
     written,
 )
-from peakward.kernels.ops.decode_step.triton.stored import THEN, bring, bring_next, place_of
-from peakward.kernels.ops.dependent import launch_the_next, wait_for_the_one_before
+from peakward.kernels.ops.decode_step.triton.stored import THEN, bring_next, place_of
+from peakward.kernels.ops.dependent import bring, launch_the_next, wait_for_the_one_before
 
 
 @triton.jit

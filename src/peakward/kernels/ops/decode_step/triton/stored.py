@@ -7,6 +7,8 @@ All formats are read as words of 32 bits, PER_WORD columns each, four of a lane 
 import triton
 import triton.language as tl
 
+from peakward.kernels.ops.dependent import bring
+
 DENSE = tl.constexpr(0)
 INT8 = tl.constexpr(1)
 INT4 = tl.constexpr(2)
@@ -162,21 +164,3 @@ def bring_next(  # type: ignore[no-untyped-def]
     there = part < tl.where(n_bytes > 0, parts, 0)
     at = ptr + (part.to(tl.int64) * stride + first)
     bring(at, tl.where(there, tl.minimum(n_bytes - first, 4096), 0))
-
-
-@triton.jit
-def bring(at, n_bytes):  # type: ignore[no-untyped-def]
-    """Each thread asks for so many bytes, a multiple of 16; 0 for nothing."""
-    tl.inline_asm_elementwise(
-        """{
-        .reg .pred there;
-        setp.ne.s32 there, $2, 0;
-        @there cp.async.bulk.prefetch.L2.global [$1], $2;
-        mov.u32 $0, 0;
-        }""",
-        "=r,l,r",
-        [at, n_bytes],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )

@@ -9,7 +9,8 @@ factor a row behind the product.
 import triton
 import triton.language as tl
 
-from peakward.kernels.ops.decode_step.triton.stored import INT4, INT8, WORDS, bring, row_of
+from peakward.kernels.ops.decode_step.triton.stored import INT4, INT8, WORDS, row_of
+from peakward.kernels.ops.dependent import bring
 
 POWER = tl.constexpr(0x43004300)
 """128 in bf16, twice: with a nibble below it is 128 and the nibble."""

@@ -1,8 +1,7 @@
-"""Products of up to 16 rows of x, in 16 bits, with a weight of 8 bits, read along its rows.
+"""Products of one row of x, in 16 bits, with a weight of 8 bits, read along its rows.
 
 What lanes multiply comes through shared memory, a row's bytes by the 128: a lane that loads what it
-multiplies (`direct`) has 64 of a row beside one another, and of 8,192² one row took 53.9 µs for 35.6 so,
-of 4,096 × 128,256 16 rows 261 for 207 (H100).
+multiplies (`direct`) has 64 of a row beside one another, and 8,192² took 53.9 µs for 35.6 so (H100).
 """
 
 import triton
@@ -57,45 +56,3 @@ def quantized_matmul_row(  # type: ignore[no-untyped-def]
         out *= tl.load(scale_ptr + channel, mask=is_channel, other=0.0).to(tl.float32)
     outs = out_ptr + tl.program_id(1).to(tl.int64) * n + channel
     tl.store(outs, out.to(out_ptr.dtype.element_ty), mask=is_channel)
-
-
-@triton.jit
-def quantized_matmul_rows(  # type: ignore[no-untyped-def]
-    x_ptr,
-    w_ptr,
-    scale_ptr,
-    out_ptr,
-    m,
-    n,
-    k,
-    n_tiles,
-    tiles_per_scale,
-    x_row,
-    TILE: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    ROWS: tl.constexpr,
-):
-    """CHANNELS channels of ROWS rows of x, over this split's tiles of columns, on tensor cores."""
-    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
-    is_channel = channel < n
-    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
-    is_row = row < m
-    within = tl.arange(0, TILE)
-    acc = tl.zeros((CHANNELS, ROWS), tl.float32)
-    w_at = w_ptr + channel.to(tl.int64)[:, None] * k + within[None, :]
-    x_at = x_ptr + row.to(tl.int64)[None, :] * x_row + within[:, None]
-    per_split = tl.cdiv(n_tiles, tl.num_programs(1))
-    low = tl.program_id(1) * per_split
-    for tile in range(low, tl.minimum(low + per_split, n_tiles)):
-        first = tile * TILE
-        is_column = first + within < k
-        w = tl.load(w_at + first, mask=is_channel[:, None] & is_column[None, :], other=0)
-        x = tl.load(x_at + first, mask=is_row[None, :] & is_column[:, None], other=0.0)
-        product = tl.dot(w.to(x_ptr.dtype.element_ty), x)
-        at = (tile // tiles_per_scale) * n + channel
-        scale = tl.load(scale_ptr + at, mask=is_channel, other=0.0).to(tl.float32)
-        acc += product * scale[:, None]
-    out_row = tl.program_id(1).to(tl.int64) * m + row
-    outs = out_ptr + out_row[None, :] * n + channel[:, None]
-    inside = is_channel[:, None] & is_row[None, :]
-    tl.store(outs, acc.to(out_ptr.dtype.element_ty), mask=inside)

@@ -6,9 +6,9 @@ from torch import Tensor
 from peakward.kernels.ops.quantized_matmul.triton.settings import (
     MOST_SPLITS,
     WARPS,
+    Digits,
     Direct,
     Row,
-    Rows,
     Shared,
     split,
 )
@@ -50,23 +50,21 @@ def of_words(
     )
 
 
-def of_bytes(rule: Row | Rows, n_tiles: int, *, grouped: bool) -> tuple[Row | Rows, ...]:
+def of_bytes(rule: Row | Digits, n_tiles: int, *, grouped: bool) -> tuple[Row | Digits, ...]:
     """Candidates for a weight of 8 bits that is read along its rows, as the rule reads it.
 
     Args:
         grouped: whether a channel has several scales.
     """
-    kinds: tuple[Row | Rows, ...]
+    kinds: tuple[Row | Digits, ...]
     if isinstance(rule, Row) and grouped:
         kinds = (rule,)
     elif isinstance(rule, Row):
         kinds = (rule, Row(1), Row(1, channels=4, columns=1024, n_stages=3), Row(1, channels=16))
     else:
-        kinds = (
-            Rows(1),
-            Rows(1, n_stages=4),
-            Rows(1, n_stages=3),
-            Rows(1, channels=64, n_stages=3),
+        kinds = tuple(
+            Digits(1, channels, rule.rows, warps, n_stages)
+            for channels, warps, n_stages in ((64, 4, 5), (128, 4, 3), (128, 8, 3), (256, 8, 4))
         )
     splits = {max(1, rule.n_splits - 1), rule.n_splits, rule.n_splits + 1}
     return tuple(

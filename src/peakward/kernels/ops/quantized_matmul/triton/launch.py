@@ -8,17 +8,19 @@ import torch
 import triton
 from torch import Tensor
 
-from peakward.kernels.ops.quantized_matmul.triton.bytes import (
-    quantized_matmul_row,
-    quantized_matmul_rows,
-)
+from peakward.kernels.ops.dependent import dependent
+from peakward.kernels.ops.quantized_matmul.triton.bytes import quantized_matmul_row
 from peakward.kernels.ops.quantized_matmul.triton.candidates import of_bytes, of_words, rounded
+from peakward.kernels.ops.quantized_matmul.triton.digits import (
+    quantized_matmul_digits,
+    quantized_matmul_split,
+)
 from peakward.kernels.ops.quantized_matmul.triton.direct import quantized_matmul_direct
 from peakward.kernels.ops.quantized_matmul.triton.settings import (
     H100_MULTIPROCESSORS,
+    Digits,
     Direct,
     Row,
-    Rows,
     Settings,
     Shared,
     byte_settings_for,
@@ -33,6 +35,10 @@ from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.tuning import tuned
 
 S = TypeVar("S", bound=Settings)
+AHEAD = 1024
+"""Bytes of each channel that programs ask for while x is split into digits."""
+GROUPS = 8
+"""Groups of columns that a program splits."""
 
 
 def int8_matmul(
@@ -70,8 +76,8 @@ def int8_matmul(
     )
     if isinstance(settings, Row):
         return _row(x, weight, scale, settings, tile=group)
-    if isinstance(settings, Rows):
-        return _rows(x, weight, scale, settings, tile=group)
+    if isinstance(settings, Digits):
+        return _digits(x, weight, scale, settings, tile=group)
     words = weight
     if k % 4 == 0 and weight.storage_offset() % 4 == 0:
         words = weight.view(torch.int32)
@@ -159,18 +165,22 @@ def _row(x: Tensor, weight: Tensor, scale: Tensor, settings: Row, *, tile: int) 
     return added_up(parts, out)
 
 
-def _rows(x: Tensor, weight: Tensor, scale: Tensor, settings: Rows, *, tile: int) -> Tensor:
+def _digits(x: Tensor, weight: Tensor, scale: Tensor, settings: Digits, *, tile: int) -> Tensor:
     """As `_row`, of any number of rows."""
     (m, k), n = x.shape, len(weight)
     out = torch.empty((m, n), dtype=x.dtype, device=x.device)
     if out.numel() == 0:
         return out
+    held, unit = _split(x, tile=tile) if settings.is_apart else (x, None)
+    waits = dependent() if settings.is_apart else {"DEPENDENT": False}
+    # What is asked for ahead begins at multiples of 16 bytes.
+    is_ahead = waits["DEPENDENT"] and k % 16 == 0 and weight.data_ptr() % 16 == 0
     parts = parts_of(out, settings.n_splits)
-    n_programs = triton.cdiv(n, settings.channels)
     launch(
-        quantized_matmul_rows,
-        (n_programs, settings.n_splits, triton.cdiv(m, settings.rows)),
-        x,
+        quantized_matmul_digits,
+        (triton.cdiv(n, settings.channels), settings.n_splits, triton.cdiv(m, settings.rows)),
+        held,
+        unit,
         weight,
         scale,
         parts,
@@ -179,14 +189,42 @@ def _rows(x: Tensor, weight: Tensor, scale: Tensor, settings: Rows, *, tile: int
         k,
         triton.cdiv(k, tile),
         triton.cdiv(k, tile * len(scale)),
-        x.stride(0),
+        held.stride(0),
         TILE=tile,
         CHANNELS=settings.channels,
         ROWS=settings.rows,
+        STAGES=settings.n_stages,
+        APART=settings.is_apart,
+        GROUPED=len(scale) > 1,
+        AHEAD=AHEAD if is_ahead else 0,
         num_warps=settings.warps,
-        num_stages=settings.n_stages,
+        **waits,
     )
     return added_up(parts, out)
+
+
+def _split(x: Tensor, *, tile: int) -> tuple[Tensor, Tensor]:
+    """x as digits, (2 · m, k or a few more) of int8, and the units of its groups, (groups, m) of fp32."""
+    m, k = x.shape
+    n_tiles = triton.cdiv(k, tile)
+    digits = torch.empty((2 * m, 16 * triton.cdiv(k, 16)), dtype=torch.int8, device=x.device)
+    unit = torch.empty((n_tiles, m), dtype=torch.float32, device=x.device)
+    launch(
+        quantized_matmul_split,
+        (m, triton.cdiv(n_tiles, GROUPS)),
+        x,
+        digits,
+        unit,
+        m,
+        k,
+        x.stride(0),
+        digits.stride(0),
+        TILE=tile,
+        GROUPS=GROUPS,
+        num_warps=4,
+        **dependent(),
+    )
+    return digits, unit
 
 
 def _by_words(

@@ -60,22 +60,24 @@ class Row(NamedTuple):
     """Such steps on their way to shared memory."""
 
 
-class Rows(NamedTuple):
-    """A launch for up to 16 rows of x and a weight of 8 bits, which is read along its rows."""
+class Digits(NamedTuple):
+    """A launch for x in digits and a weight of 8 bits that is not widened."""
 
     n_splits: int
     """Programs that share columns."""
-    channels: int = 32
-    """The channels of a program."""
-    rows: int = 16
-    """The rows of x in a program."""
-    warps: int = 4
+    channels: int
+    """The channels of a program: 64, or more by 4 warps for each 64 or 128."""
+    rows: int
+    """The rows of x in a program: from 8 to 64, a power of two."""
+    warps: int
     """The warps of a program."""
-    n_stages: int = 5
+    n_stages: int
     """Tiles of columns on their way to shared memory."""
+    is_apart: bool = True
+    """Whether a kernel before makes the digits of x; else each program for itself."""
 
 
-Settings = Direct | Shared | Row | Rows
+Settings = Direct | Shared | Row | Digits
 
 
 def byte_settings_for(
@@ -90,25 +92,33 @@ def byte_settings_for(
 ) -> Settings:
     """The settings for a weight of 8 bits; arguments as those of `word_settings_for`.
 
-    One row is split to two programs a multiprocessor. Up to 16 rows are split to three where channels
-    make fewer than one and a third (16 rows of 4,224 × 5,000 17.4 µs for 18.8, but of 8,192² 34.9 for
-    33.2), with at least four steps each. With groups smaller than a tile a program would ask for less
-    than 16 bytes a lane.
+    One row is split to two programs a multiprocessor, and so are more, with at least four steps each. With
+    groups smaller than a tile a program would ask for less than 16 bytes a lane. fp32 has more digits than
+    two.
 
     Args:
         grouped: whether a channel has several scales.
     """
-    if m > 16 or group < TILE.value or dtype == torch.float32:
+    if group < TILE.value or dtype == torch.float32:
         return word_settings_for(
             m=m, n=n, n_tiles=n_tiles, group=group, dtype=dtype, n_multiprocessors=n_multiprocessors
         )
-    settings = _row(n, n_multiprocessors, grouped=grouped) if m == 1 else Rows(1)
+    settings = (
+        _row(n, n_multiprocessors, grouped=grouped) if m == 1 else _digits(m, n, n_multiprocessors)
+    )
     n_programs = max(1, triton.cdiv(n, settings.channels))
     wanted = round(2 * n_multiprocessors / n_programs)
-    if isinstance(settings, Rows) and wanted > 1:
-        settings, wanted = settings._replace(n_stages=4), round(3 * n_multiprocessors / n_programs)
     least = 4 * (max(1, settings.columns // TILE.value) if isinstance(settings, Row) else 1)
     return settings._replace(n_splits=max(1, min(wanted, n_tiles // least, MOST_SPLITS)))
+
+
+def _digits(m: int, n: int, n_multiprocessors: int) -> Digits:
+    """Every program reads x's digits: beside 64 rows of 128 channels as many bytes as of the weight."""
+    rows = min(64, max(8, triton.next_power_of_2(m)))
+    fills = n >= 96 * n_multiprocessors
+    if rows == 64:
+        return Digits(1, 128, rows, warps=8, n_stages=3)
+    return Digits(1, 128 if fills else 64, rows, warps=4, n_stages=4)
 
 
 def _row(n: int, n_multiprocessors: int, *, grouped: bool) -> Row:
