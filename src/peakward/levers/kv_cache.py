@@ -90,5 +90,5 @@ AXIS = Axis(
     called="KV cache",
     leaves_alone=("optimizer",),
     unseen=not_seen("a capture has the tokens that the module is called on"),
-    predicted={"cpu": ("none",), "cuda": ("none",)},
+    predicted={"cpu": ("none",), "cuda": ("none", *STORED)},
 )

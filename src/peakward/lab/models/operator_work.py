@@ -215,6 +215,11 @@ def bytes_read(name: str, given: list[Tensor]) -> int:
     return _READ.get(name, stored_bytes)(given)
 
 
+def bytes_written(name: str, given: list[Tensor], results: Iterable[Tensor]) -> int:
+    """The bytes that it writes of the arguments that it changes and of its new results."""
+    return _WRITTEN[name](given) if name in _WRITTEN else stored_bytes(results)
+
+
 def stored_bytes(given: Iterable[Tensor]) -> int:
     """The bytes of the elements in memory; tensors that are wholly the same memory count once."""
     distinct = {_place(each): each for each in given}
@@ -274,6 +279,27 @@ def _targets(given: list[Tensor]) -> int:
     return stored_bytes([targets]) + targets.numel() * log_probabilities.element_size()
 
 
+def _new_to_cache(given: list[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """What `peakward.cache_write` writes to, the slots, and new keys and values."""
+    n_held = 4 if given[2].dim() < given[0].dim() else 2
+    return given[0], given[n_held + 2], given[n_held : n_held + 2]
+
+
+def _cache_reads(given: list[Tensor]) -> int:
+    """The bytes of new keys and values and of their slots; the cache is written alone."""
+    _, slots, new = _new_to_cache(given)
+    return stored_bytes([*new, slots])
+
+
+def _cache_writes(given: list[Tensor]) -> int:
+    """The bytes of new keys and values as they are stored, and of their scales where there are some."""
+    held, _, new = _new_to_cache(given)
+    scales = given[2:4] if given[2].dim() < held.dim() else []
+    kept = sum(each.numel() for each in new) // new[0].shape[-1]
+    width = held.shape[-1] * held.element_size()
+    return kept * (width + sum(each.element_size() for each in scales) // 2)
+
+
 _READ: dict[str, Callable[[list[Tensor]], int]] = {
     "aten.mm": _product_reads,
     "aten._grouped_mm": _grouped_product_reads,
@@ -288,7 +314,9 @@ _READ: dict[str, Callable[[list[Tensor]], int]] = {
     "aten.full_like": _nothing,
     "aten.new_zeros": _nothing,
     "aten.new_full": _nothing,
+    "peakward.cache_write": _cache_reads,
 }
+_WRITTEN: dict[str, Callable[[list[Tensor]], int]] = {"peakward.cache_write": _cache_writes}
 _LEFT_ALONE = {"aten._fused_adamw_": ("grads",)}
 """The arguments that the schema lists as changed, but that change only under a loss scale."""
 ALLOCATIONS = frozenset(

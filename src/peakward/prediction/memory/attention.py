@@ -177,9 +177,11 @@ def n_parts(plan: Plan) -> int:
 def _resident(plan: Plan, n_rows: int) -> int:
     """The programs of a multiprocessor: as many as its memory has blocks of keys and values for, of which two
     are on their way."""
-    row_bytes = (1 << (plan.shape.head_dim - 1).bit_length()) * ITEM_BYTES[plan.compute]
+    kept = plan.narrow_cache
+    row_bytes = 1 << (plan.shape.head_dim - 1).bit_length()
+    row_bytes *= ITEM_BYTES[plan.compute if kept is None else kept.dtype]
     reserved = (12 << 10) * -(-min(n_rows, _ROWS) // 16)
-    block = max(32, min(128, (32 << 10) // row_bytes))
+    block = max(32, min(128, ((32 if kept is None else 8) << 10) // row_bytes))
 
     def stages(block: int) -> int:
         return min(3, 1 + ((_SHARED_BYTES - reserved) // (block * row_bytes) - 1) // 2)

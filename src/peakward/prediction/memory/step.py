@@ -220,15 +220,28 @@ def _inputs(line: Timeline, case: ModelCase) -> None:
 
 
 def _cache(line: Timeline, plan: Plan, workload: Workload) -> None:
-    """Keys and values of each layer; of `decode` filled, one sequence at a time in fp32
+    """Keys and values of each layer, and their scales; of `decode` filled, one sequence at a time in fp32
     (`lab/inference/cache.py`)."""
-    sequence = plan.shape.n_kv_heads * workload.seq_len * plan.shape.head_dim
-    for _ in range(2 * plan.shape.n_layers):
-        n_bytes = plan.batch * sequence * ITEM_BYTES[plan.compute]
-        line.keep(line.op(n_bytes, category="cache"))
+    kept = plan.narrow_cache
+    rows = plan.shape.n_kv_heads * workload.seq_len
+    n_bytes = plan.batch * rows * plan.shape.head_dim
+    n_bytes *= ITEM_BYTES[plan.compute if kept is None else kept.dtype]
+    scales = () if kept is None else (2 * plan.batch * rows * ITEM_BYTES[FLOAT],)
+    for _ in range(plan.shape.n_layers):
+        line.keep(*line.ops((n_bytes, n_bytes, *scales), category="cache"))
     if plan.from_cache:
-        drawn = sequence // workload.seq_len * (workload.seq_len - 1)
-        line.op(drawn * ITEM_BYTES[FLOAT])
+        drawn = rows // workload.seq_len * (workload.seq_len - 1) * plan.shape.head_dim
+        _draw(line, drawn, rounded=kept is not None)
+
+
+def _draw(line: Timeline, n_elements: int, *, rounded: bool) -> None:
+    """The elements that a sequence's keys or values are filled with; each divided by its scale and rounded
+    before it is stored in a byte (`decode_attention.reference.quantized`)."""
+    n_bytes = n_elements * ITEM_BYTES[FLOAT]
+    drawn = line.op(n_bytes)
+    if rounded:
+        steps = line.op(n_bytes, drawn)
+        line.use(drawn, line.op(n_bytes, steps))
 
 
 def _forward(line: Timeline, plan: Plan) -> None:

@@ -20,7 +20,6 @@ from peakward.prediction.operators.heads import (
 from peakward.prediction.operators.plan import Kernel, Plan
 from peakward.prediction.operators.tape import Tape, tensor
 from peakward.prediction.operators.writer import Value, Writer
-from peakward.records.op_graph import Operand
 
 FORWARD: dict[Kernel, Callable[[Tape, Plan], Strides]] = {
     "naive": attention_kernels.naive_forward,
@@ -71,8 +70,8 @@ def forward(on: Writer, plan: Plan, packed: Value) -> Mixed:
         )
     elif plan.rotation is not None:
         q = k = packed = plan.rotation.forward(on, plan, packed.viewed(projected(plan)))
-    if plan.cached:
-        _write_to_cache(on, new_keys(plan))
+    if plan.cached and on.tape is not None:
+        attention_kernels.write_to_cache(on.tape, plan)
     if plan.from_cache:
         # What was written to it is let go of; of queries made anew the projection too.
         k = packed = q if plan.turned_apart else packed
@@ -132,12 +131,6 @@ def _in_memory_backward(
         places = in_memory.fused_backward(on.line, plan, saved.kept, gradient.there)
         q, k, v = map(Value, made, places)
     return q, k, v
-
-
-def _write_to_cache(on: Writer, new: Operand) -> None:
-    if on.tape is not None:
-        for _ in ("keys", "values"):
-            on.tape.call("copy_", (new, new), (new,), bytes_read=new.n_bytes)
 
 
 def side_by_side(on: Writer, x: Value, strides: Strides, held: tuple[Value, ...]) -> Value:

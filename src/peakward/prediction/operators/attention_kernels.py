@@ -9,10 +9,12 @@ from peakward.prediction.operators.heads import (
     keys,
     like_queries,
     matrices,
+    new_keys,
     packed,
     product_flops,
     queries,
     repeated,
+    scales,
     summed,
     swapped,
 )
@@ -340,8 +342,33 @@ def own_forward(tape: Tape, plan: Plan) -> Strides:
 def own_to_cache(tape: Tape, plan: Plan) -> Strides:
     """As `forward`, of one new token a sequence; its result is dense."""
     q, k = queries(plan), keys(plan)
-    tape.own(_TO_CACHE, (q, k, k), (q, _log_sums(plan)), flops=product_flops(q, k) * _PRODUCTS)
+    held = k if plan.narrow_cache is None else of_type(k, plan.narrow_cache.dtype)
+    inputs = (q, held, held, *scales(plan))
+    tape.own(_TO_CACHE, inputs, (q, _log_sums(plan)), flops=product_flops(q, k) * _PRODUCTS)
     return dense(q.shape)
+
+
+def write_to_cache(tape: Tape, plan: Plan) -> None:
+    """New keys and values, each copied into its place; into a cache of bytes rounded by one kernel."""
+    new = new_keys(plan)
+    if (kept := plan.narrow_cache) is None:
+        for _ in ("keys", "values"):
+            tape.call("copy_", (new, new), (new,), bytes_read=new.n_bytes)
+        return
+    slots = tape.made("arange", INT, plan.seq)
+    *which, _, size = new.shape
+    held, scale = (
+        tensor(kept.dtype, *which, kept.capacity, size),
+        tensor(FLOAT, *which, kept.capacity),
+    )
+    rounded, of_scales = of_type(new, kept.dtype), tensor(FLOAT, *new.shape[:-1])
+    tape.own(
+        "cache_write",
+        (held, held, scale, scale, new, new, tensor(INT, plan.batch, plan.seq)),
+        (held, held, scale, scale),
+        bytes_read=2 * new.n_bytes + slots.n_bytes,
+        bytes_written=2 * (rounded.n_bytes + of_scales.n_bytes),
+    )
 
 
 def own_backward(tape: Tape, plan: Plan) -> None:

@@ -3,7 +3,7 @@
 import math
 
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import Tape, tensor
+from peakward.prediction.operators.tape import FLOAT, Tape, tensor
 from peakward.records.op_graph import Operand
 
 # Where a reshape has to copy: torch gives a view whenever the strides allow one.
@@ -71,6 +71,14 @@ def new_keys(plan: Plan) -> Operand:
 def keys(plan: Plan) -> Operand:
     """(batch, kv_heads, keys, head_dim), which attention reads; values also."""
     return tensor(plan.compute, plan.batch, plan.shape.n_kv_heads, plan.keys, plan.shape.head_dim)
+
+
+def scales(plan: Plan) -> tuple[Operand, ...]:
+    """Those that attention reads of keys and of values, (batch, kv_heads, keys), where a cache has them."""
+    if plan.narrow_cache is None:
+        return ()
+    each = tensor(FLOAT, *keys(plan).shape[:-1])
+    return each, each
 
 
 def all_keys(plan: Plan) -> Operand:

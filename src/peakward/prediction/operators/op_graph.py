@@ -270,6 +270,7 @@ _CATEGORIES: dict[str, Category] = {
     "peakward.add_layer_norm_backward": "normalisation",
     "peakward.add_rms_norm": "normalisation",
     "peakward.add_rms_norm_backward": "normalisation",
+    "peakward.cache_write": "copy",
     "peakward.cross_entropy_backward_over_logits": "loss",
     "peakward.cross_entropy_over_logits": "loss",
     "peakward.decode_attention": "attention",

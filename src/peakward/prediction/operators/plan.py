@@ -62,6 +62,14 @@ _OWN: dict[Attention, OwnKernel] = {
 }
 
 
+class NarrowCache(NamedTuple):
+    """Keys and values of one byte an element, with a scale in fp32 for each key and each value of a head."""
+
+    dtype: str
+    capacity: int
+    """Positions."""
+
+
 class Plan(NamedTuple):
     """The plan of one micro-batch of a case."""
 
@@ -94,6 +102,8 @@ class Plan(NamedTuple):
     """The network is one function, whose SwiGLU writes what its fp8 products read."""
     quantised: Quantised | None
     """How the blocks' matrices are kept; None: in the parameters' type."""
+    narrow_cache: NarrowCache | None
+    """How the cache that a token attends to is kept; None: in the compute type."""
     groups_in_one_kernel: bool
     """torch multiplies all experts in one kernel, where their widths allow it."""
 
@@ -180,9 +190,15 @@ def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Pla
         gating=work("gating", case.configuration),
         gating_in_fp8=_gates_in_fp8(case),
         quantised=QUANTISED.get(case.configuration.weights),
+        narrow_cache=_narrow_cache(case),
         groups_in_one_kernel=compute == BFLOAT
         and (case.device == "cpu" or compute_capability[0] in CAPABILITIES),
     )
+
+
+def _narrow_cache(case: ModelCase) -> NarrowCache | None:
+    dtype = kv_cache.STORED.get(case.configuration.kv_cache)
+    return None if dtype is None else NarrowCache(dtype, case.workload.seq_len)
 
 
 def _gates_in_fp8(case: ModelCase) -> bool:
@@ -244,6 +260,10 @@ def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> No
                 f"{axis.name} {value}: measure the case instead"
             )
         expect(axis.name, value, *dict.fromkeys((axis.default, *covered)))
+    if configuration.kv_cache in kv_cache.STORED:
+        # Any other attention widens the whole cache first, by operators that nothing here writes.
+        expect("pass of a cache in bytes", case.workload.pass_, "decode")
+        expect("attention to a cache in bytes", configuration.attention, "flash-decode")
     if configuration.cuda_graphs:
         _expect_capturable(case)
     if case.model.n_experts > 1:

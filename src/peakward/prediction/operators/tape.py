@@ -108,10 +108,20 @@ class Tape:
         outputs: tuple[Operand, ...],
         *,
         flops: int = 0,
+        bytes_read: int | None = None,
+        bytes_written: int | None = None,
     ) -> None:
-        """One call of a kernel of Peakward's own."""
+        """One call of a kernel of Peakward's own. It reads its inputs and writes its outputs whole, unless
+        said otherwise."""
         if (full := f"peakward.{name}") not in self._left_out:
-            self._write(full, inputs, outputs, flops=flops, bytes_read=None)
+            self._write(
+                full,
+                inputs,
+                outputs,
+                flops=flops,
+                bytes_read=bytes_read,
+                bytes_written=bytes_written,
+            )
 
     def again(self, operator: Operator) -> None:
         """One call whose record is there, in the phase at hand."""
@@ -127,6 +137,7 @@ class Tape:
         *,
         flops: int = 0,
         bytes_read: int | None,
+        bytes_written: int | None = None,
         fused: tuple[str, ...] = (),
     ) -> None:
         if self._times == 0:
@@ -140,7 +151,9 @@ class Tape:
                 outputs=outputs,
                 flops=flops,
                 bytes_read=sum(x.n_bytes for x in inputs) if bytes_read is None else bytes_read,
-                bytes_written=sum(x.n_bytes for x in outputs),
+                bytes_written=(
+                    sum(x.n_bytes for x in outputs) if bytes_written is None else bytes_written
+                ),
                 count=self._times,
                 fused=fused,
             )

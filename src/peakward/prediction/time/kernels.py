@@ -68,6 +68,7 @@ KERNELS: dict[str, Kernel] = {
     "sum": Kernel(1.0, 2, 9e-6),
     "_fused_adamw_": Kernel(1.55),
     "peakward.adamw": Kernel(1.05),
+    "peakward.cache_write": Kernel(1.0),
 }
 """Backward of softmax: a product and the kernel itself, each at a plain one's time. A norm's gradient
 is two kernels, of which the second sums over rows; so is a bias's, which took 11 to 13 µs whatever
@@ -169,15 +170,16 @@ def relative_time(
 # others a step's interval is as much wider as their share of it says (`errors_seen`), and its record names
 # them.
 
+_TO_CACHE = "peakward.decode_attention"
 ATTENTION = frozenset(
     {
-        "peakward.decode_attention",
+        _TO_CACHE,
         "peakward.flash_attention",
         "peakward.flash_attention_backward",
     }
 )
 """At the rates that calibration found for torch's kernels, times what was timed of them beside those
-(`attention_kernels`); over a cache nothing was."""
+(`attention_kernels`); over a cache at a share of the copy's rate."""
 LINEAR_LOSS = frozenset(PRODUCTS)
 """Products at the rates of cuBLAS, between passes over a chunk of logits (`time.special_operators`)."""
 QUANTISED = frozenset(each.operator for each in weights.QUANTISED.values())
@@ -200,9 +202,29 @@ _PASSES_OVER_SUMS = 4
 """dq's sums in fp32: zeros, read and written by at least one block of keys, and read in the end."""
 
 
+CACHE_SHARES: dict[str, dict[int, float]] = {
+    "bfloat16": {64: 0.96, 80: 0.81, 96: 0.94, 128: 0.98, 256: 0.96},
+    "int8": {80: 0.57, 128: 0.88},
+}
+"""Of the copy's rate, at which one new token of a sequence reads a cache, by the type and the size of its
+heads: `2026-11-23-h100-kernel-speed-decode_attention` and, on an H200, of 80 and 128
+`2026-11-28-h200-kernel-trials-narrow-caches`."""
+
+
+def cache_share(operator: Operator, capability: ComputeCapability) -> float | None:
+    """Of the copy's rate; None of other operators, and where nothing was timed. Heads between two sizes are
+    padded to the larger."""
+    if operator.name != _TO_CACHE or capability[0] != HOPPER:
+        return None
+    held = operator.inputs[1]
+    known = CACHE_SHARES.get(held.dtype, {})
+    wider = [each for each in known if each >= held.shape[-1]]
+    return known[min(wider)] if wider else None
+
+
 def attention_kernel(operator: Operator, setting: Setting) -> str:
     """Its name in `attention_kernels`."""
-    if operator.name == "peakward.decode_attention":
+    if operator.name == _TO_CACHE:
         return "own-decode"
     return "own-hopper" if setting.for_hopper else "own"
 
@@ -210,6 +232,8 @@ def attention_kernel(operator: Operator, setting: Setting) -> str:
 def is_guess(operator: Operator, setting: Setting, capability: ComputeCapability) -> bool:
     """Whether no stored result bears out the operator's time. Of the portable attention none does: beside
     cuDNN's it took 1.0 to 1.5 times its time forward, by the length."""
+    if operator.name == _TO_CACHE:
+        return cache_share(operator, capability) is None
     if operator.name in ATTENTION and setting.for_hopper:
         pass_: AttentionPass = "backward" if operator.name.endswith("_backward") else "forward"
         q, kernel = operator.inputs[0], attention_kernel(operator, setting)

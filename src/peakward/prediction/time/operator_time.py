@@ -200,11 +200,14 @@ def _own_attention(operator: Operator, setting: Setting, on: DeviceModel) -> Ope
         seen = attended_pairs(n_queries, window=setting.window) / (n_queries * n_keys)
     share = seen * _beside_calibrated(operator, kernels.attention_kernel(operator, setting), on)
     n_launches = kernels.OWN_ATTENTION_LAUNCHES[_pass_of(operator)]
-    return _attended(operator, on, share, kernels.attention_bytes(operator), n_launches)
+    moved: float = kernels.attention_bytes(operator)
+    if of_cache := kernels.cache_share(operator, on.compute_capability):
+        moved /= of_cache
+    return _attended(operator, on, share, moved, n_launches)
 
 
 def _attended(
-    operator: Operator, on: DeviceModel, share: float, moved_bytes: int, n_launches: float
+    operator: Operator, on: DeviceModel, share: float, moved_bytes: float, n_launches: float
 ) -> OperatorCost:
     """The cost of a share of the score matrix, at the calibrated kernel's rate. The record counts every
     product of the kernel over all of it; a rate is of model FLOPs, without the scores made anew."""

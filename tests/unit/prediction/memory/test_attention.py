@@ -126,8 +126,9 @@ def test_what_is_kept_is_what_cudnns_kernel_keeps(attention, compile_):
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
 @pytest.mark.parametrize("seq_len", [2, 700, 8192, 100_000])
 @pytest.mark.parametrize("head_dim", [128, 64])
+@pytest.mark.parametrize(("kv_cache", "item_bytes"), [("static", 2), ("int8", 1)])
 def test_parts_of_a_cache_are_those_that_the_kernel_makes(
-    n_kv_heads, batch_size, seq_len, head_dim
+    n_kv_heads, batch_size, seq_len, head_dim, kv_cache, item_bytes
 ):
     shape = msgspec.structs.replace(
         model("tiny"), n_heads=32, n_kv_heads=n_kv_heads, head_dim=head_dim, max_seq_len=100_000
@@ -135,14 +136,15 @@ def test_parts_of_a_cache_are_those_that_the_kernel_makes(
     made = ModelCase(
         model=shape,
         workload=Workload(batch_size=batch_size, seq_len=seq_len, pass_="decode"),
-        configuration=Configuration(attention="flash-decode", precision="bf16"),
+        configuration=Configuration(attention="flash-decode", precision="bf16", kv_cache=kv_cache),
         device="cuda",
     )
     settings = decode.settings_for(
         n_groups=batch_size * n_kv_heads,
         n_rows=32 // n_kv_heads,
         span=seq_len,
-        row_bytes=2 * head_dim,
+        row_bytes=item_bytes * head_dim,
+        item_bytes=item_bytes,
         n_multiprocessors=decode.H100_MULTIPROCESSORS,
     )
     assert attention.n_parts(plan(made)) == settings.n_splits

@@ -8,6 +8,7 @@ operators than a GPU's: compared is all that attention does. The whole step is `
 import msgspec
 import pytest
 
+from peakward.kernels.ops.cache_write import api as cache_write
 from peakward.lab.levers.capture import capture
 from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
@@ -46,6 +47,16 @@ GRID = {
     "decode": ({}, DECODES, {"pass_": "decode"}),
     "decode, mixed, grouped": ({"n_kv_heads": 1}, {**DECODES, **MIXED}, {"pass_": "decode"}),
     "decode, window, packed": ({"window": 5, **GPT2}, DECODES, {"pass_": "decode"}),
+    "decode from int8, grouped": (
+        {"n_kv_heads": 2},
+        {**DECODES, **BF16, "kv_cache": "int8"},
+        {"pass_": "decode"},
+    ),
+    "decode from fp8, window": (
+        {"window": 5},
+        {**DECODES, **MIXED, "kv_cache": "fp8"},
+        {"pass_": "decode"},
+    ),
     "experts": ({"n_experts": 4, "n_active_experts": 2}, BF16, {}),
 }
 
@@ -73,11 +84,13 @@ QUICK = (
     "hopper, heads of 80",
     "recomputed in runs of 2 and 1",
     "decode",
+    "decode from int8, grouped",
 )
 
 
 @pytest.mark.parametrize("name", [*QUICK, *in_full(name for name in GRID if name not in QUICK)])
-def test_it_is_what_a_step_shows(name):
+def test_it_is_what_a_step_shows(name, monkeypatch):
+    monkeypatch.setattr(cache_write, "takes", lambda _k, _stored: True)
     setting = GRID[name]
     closed = of_attention(op_graph(case("cuda", *setting)))
     captured = of_attention(capture(case("cpu", *setting)))
@@ -94,6 +107,18 @@ def test_by_hand():
     assert (forward.count, forward.flops, backward.flops) == (3, 2 * product, 5 * product)
     assert (forward.bytes_read, forward.bytes_written) == (q + 2 * k, q + log_sums)
     assert (backward.bytes_read, backward.bytes_written) == (3 * q + 2 * k + log_sums, q + 2 * k)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "pass_", "says"),
+    [
+        ({"attention": "sdpa"}, "decode", "attention to a cache in bytes flash-decode"),
+        ({"attention": "flash"}, "prefill", "pass of a cache in bytes decode"),
+    ],
+)
+def test_a_cache_in_bytes_is_read_by_its_kernel_alone(configuration, pass_, says):
+    with pytest.raises(PeakwardError, match=f"expected {says}"):
+        op_graph(case("cuda", {}, {**configuration, "kv_cache": "int8"}, {"pass_": pass_}))
 
 
 def test_selective_checkpointing_keeps_it():

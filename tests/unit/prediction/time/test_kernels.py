@@ -33,6 +33,7 @@ def test_every_kernel_is_of_an_operator_of_some_step():
         names(case("small", precision="bf16-mixed", optimizer="adamw-fused"))
         | names(case("gpt2", precision="bf16", optimizer="adamw-triton"))
         | names(case("small", attention="sdpa-math"))
+        | names(case("small", pass_="decode", attention="flash-decode", kv_cache="int8"))
     )
     of_modules = {"native_dropout", "native_dropout_backward"}
     assert set(KERNELS) - met == of_modules
@@ -123,6 +124,27 @@ def test_one_token_sees_the_whole_cache():
     one = tensor(4, 12, 1, 64, dtype="bfloat16")
     found = cost(made("decode_attention", [one, Q, Q], [one], 10**9), windowed(32), device())
     assert found.device_s == pytest.approx(1e-3 + 2 * US)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "share"),
+    [
+        ("bfloat16", 80, 0.81),
+        ("bfloat16", 72, 0.81),
+        ("int8", 128, 0.88),
+        ("float8_e4m3fn", 80, 1.0),
+    ],
+)
+def test_a_cache_is_read_at_a_share_of_the_copys_rate(dtype, head_dim, share):
+    """The types and sizes that were timed; others at all of it, as a guess."""
+    q = tensor(4, 12, 1, head_dim, dtype="bfloat16")
+    held = tensor(4, 12, 32_768, head_dim, dtype=dtype)
+    reads = made("decode_attention", [q, held, held], [q], 4)
+    found = cost(reads, of_case(CASE), device())
+    moved = 2 * held.n_bytes + 2 * q.n_bytes
+    assert found.device_s == pytest.approx(moved / share / 1e12 + 4 * US)
+    assert is_guess(reads, of_case(CASE), (9, 0)) == (share == 1.0)
+    assert is_guess(reads, of_case(CASE), (8, 0))
 
 
 def test_sums_of_the_queries_gradient_are_moved_too():
