@@ -155,7 +155,7 @@ def _by_transformers(
 
     with ONE_AT_A_TIME:
         given = transformers_source.build(
-            str(config.parent), "as-written", device=device, seed=0, dtype=dtype
+            str(config), "as-written", device=device, seed=0, dtype=dtype
         )
     module = given.module.eval().requires_grad_(False)
     _expect_finite(module.state_dict(), config)

@@ -16,7 +16,7 @@ from peakward.lab.models.python_source import raise_as_bad_input
 from peakward.models.hugging_face import files
 from peakward.models.hugging_face.files import refuse_impossible_sizes, weights
 from peakward.records.case import Attention
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, quoted
 
 NO_TRANSFORMERS = (
     "expected transformers, whose models hf: names, got none: run `pip install 'transformers>=5.0'`"
@@ -97,6 +97,11 @@ def build(
     # auto_map names code that would be loaded and run.
     held.pop("auto_map", None)
     kind = str(held.pop("model_type", None))
+    if kind not in CONFIG_MAPPING:
+        raise PeakwardError(
+            f"expected a model_type that transformers {importlib.metadata.version('transformers')} has in "
+            f"{Path(name).name}, got {quoted(kind)}: give the config.json of a model, or update transformers"
+        )
     chosen = IMPLEMENTATIONS.get(attention, "sdpa")
     wanted: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False}
     if chosen is not None:

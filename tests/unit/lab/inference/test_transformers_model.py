@@ -158,6 +158,17 @@ def folder(tmp_path):
     return path
 
 
+def test_the_configuration_that_was_named_is_computed(folder):
+    held = json.loads((folder / "config.json").read_text())
+    capped = folder / "capped.json"
+    capped.write_text(json.dumps({**held, "final_logit_softcapping": 0.125}))
+    ids = torch.tensor([[1, 2, 3]])
+    as_stored, found = (load_any(str(each), **ON_CPU).model.alone(ids) for each in (folder, capped))
+    assert as_stored.abs().max() > 0.125 >= found.abs().max()
+    with pytest.raises(PeakwardError, match=r"model_type that transformers .* has in tokenizer"):
+        load_any(str(folder / "tokenizer.json"), **ON_CPU)
+
+
 PROMPTS = ["hello hello", "hell", "the hell"]
 ON_CPU = {"attention": "sdpa", "device": "cpu", "dtype": torch.float32}
 
