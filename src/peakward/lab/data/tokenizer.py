@@ -281,7 +281,7 @@ def of_merges(
     library = _library()
     try:
         vocabulary = {token: number for number, token in enumerate(tokens)}
-        pairs = [tuple(pair.split(" ")) for pair in merges]
+        pairs = [(one, two) for one, two in (pair.split(" ") for pair in merges)]
         inner = library.Tokenizer(library.models.BPE(vocab=vocabulary, merges=pairs))
         marks = [token for token, kind in zip(tokens, kinds, strict=True) if kind in MARKS]
         inner.add_special_tokens(marks)

@@ -13,6 +13,7 @@ import torch
 
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.python_source import raise_as_bad_input
+from peakward.lab.models.transformers_weights import expect_floating
 from peakward.models.hugging_face import files
 from peakward.models.hugging_face.files import refuse_impossible_sizes, weights
 from peakward.records.case import Attention
@@ -157,6 +158,7 @@ def _with_weights(found: tuple[Path, ...], config: Any, wanted: dict[str, Any]) 
     state: dict[str, torch.Tensor] = {}
     for file in found:
         held = load_file(file)
+        expect_floating(held, file.name)
         if twice := sorted(state.keys() & held.keys()):
             raise PeakwardError(
                 f"expected each weight in one file, got {twice[0]} in two, {file.name} among them: leave one "

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from peakward.models.hugging_face import shape as hugging_face
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, quoted
 from peakward.records.model_shape import ModelShape
 
 MAPPED = ("gpt2", "llama", "mistral", "mixtral", "qwen2")
@@ -49,6 +49,20 @@ def refuse_scaled_angles(config: Mapping[str, Any]) -> None:
             f"expected a {config['model_type']} model that the reference decoder can express, "
             f"got one with rope of type {kind}: measure the module itself instead"
         )
+
+
+def expect_floating(state: Mapping[str, Tensor], file: str) -> None:
+    """
+    Raises:
+        PeakwardError: a weight of the file is of whole numbers, which mean others beside scales. Buffers may
+            be.
+    """
+    for name, each in state.items():
+        if name.endswith(("weight", "_proj")) and not each.is_floating_point():
+            raise PeakwardError(
+                f"expected weights of floating-point numbers, got {quoted(name)} of {file} in {each.dtype}: "
+                "take the model as it was before it was quantised, or a .gguf file of it"
+            )
 
 
 def decoder_state(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Tensor]:

@@ -25,6 +25,7 @@ from transformers_models import MODELS, SCALED, WINDOWED, built
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
+safetensors = pytest.importorskip("safetensors.torch")
 from peakward.lab.inference import transformers_model  # noqa: E402  (imports transformers)
 from peakward.lab.inference.transformers_model import TransformersModel  # noqa: E402
 
@@ -167,6 +168,14 @@ def test_the_configuration_that_was_named_is_computed(folder):
     assert as_stored.abs().max() > 0.125 >= found.abs().max()
     with pytest.raises(PeakwardError, match=r"model_type that transformers .* has in tokenizer"):
         load_any(str(folder / "tokenizer.json"), **ON_CPU)
+
+
+def test_weights_of_whole_numbers(folder):
+    stored = safetensors.load_file(folder / "model.safetensors")
+    name = "model.layers.0.self_attn.q_proj.weight"
+    safetensors.save_file({**stored, name: stored[name].int()}, folder / "model.safetensors")
+    with pytest.raises(PeakwardError, match="expected weights of floating-point numbers"):
+        load_any(str(folder), **ON_CPU)
 
 
 PROMPTS = ["hello hello", "hell", "the hell"]
