@@ -78,9 +78,9 @@ def _whole_paragraphs() -> Iterator[None]:
         _strings.remove_single_line_breaks = before
 
 
-def _joined(text: str) -> str:
+def _joined(helptext: str) -> str:
     """The text with each of its paragraphs, which empty lines part, in one line."""
-    return "\n\n".join(" ".join(each.split()) for each in re.split(r"\n\s*\n", text))
+    return "\n\n".join(" ".join(each.split()) for each in re.split(r"\n\s*\n", helptext))
 
 
 def option_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
