@@ -132,15 +132,18 @@ def build(
 
 
 @contextmanager
-def _without_progress() -> Iterator[None]:
-    """Keeps transformers' bar, which a second of work does not need, out of the output."""
+def _silently() -> Iterator[None]:
+    """Keeps transformers' bar, which a second of work does not need, and its table of weights that do not
+    fit, of which an error names one, out of the output."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()
 
@@ -150,7 +153,7 @@ def _with_weights(found: tuple[Path, ...], config: Any, wanted: dict[str, Any]) 
     follow every file that is named there, also adapters and pickles.
 
     Raises:
-        PeakwardError: The files lack weights of the model, or hold others.
+        PeakwardError: The files lack weights of the model, or hold others or some of other sizes.
     """
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
@@ -167,11 +170,21 @@ def _with_weights(found: tuple[Path, ...], config: Any, wanted: dict[str, Any]) 
         state |= held
     with torch.device("meta"):
         kind: Any = type(AutoModelForCausalLM.from_config(config, **wanted))
-    with _without_progress():
+    with _silently():
         loaded: Any = kind.from_pretrained(
-            None, config=config, state_dict=state, output_loading_info=True, **wanted
+            None,
+            config=config,
+            state_dict=state,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # They are refused below, by name.
+            **wanted,
         )
     model, report = loaded
+    for name, stored, planned in sorted(report["mismatched_keys"]):
+        raise PeakwardError(
+            f"expected weights of the sizes that the model's configuration says, got {name} of "
+            f"{tuple(stored)} for {tuple(planned)}: take both from one model"
+        )
     wrong = [*report["missing_keys"], *report["unexpected_keys"]]
     if wrong:
         raise PeakwardError(

@@ -80,8 +80,8 @@ def decoder_state(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, T
     except KeyError as error:
         raise PeakwardError(
             f"expected the weights of {shape.name}, got none named {error.args[0]}: "
-            "pass the state dict of the GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, "
-            "MixtralForCausalLM or Qwen2ForCausalLM that the shape was read from"
+            "take weights and configuration from one GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, "
+            "MixtralForCausalLM or Qwen2ForCausalLM"
         ) from error
     return {**converted, "readout.head.weight": head}
 

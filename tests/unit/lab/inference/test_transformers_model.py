@@ -178,6 +178,23 @@ def test_weights_of_whole_numbers(folder):
         load_any(str(folder), **ON_CPU)
 
 
+def test_weights_of_other_sizes_are_one_line(folder, capfd):
+    config = folder / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "vocab_size": 1000}))
+    sizes = rf"got \S+ of \({len(TOKENS)}, \d+\) for \(1000, \d+\): take both from one model"
+    with pytest.raises(PeakwardError, match=sizes):
+        load_any(str(folder), **ON_CPU)
+    assert capfd.readouterr().err == ""
+
+
+def test_guesses_have_room_behind_the_last_token_too(folder):
+    longest = json.loads((folder / "config.json").read_text())["max_position_embeddings"]
+    with pytest.raises(PeakwardError) as caught:
+        generate(folder, "hell", max_new_tokens=longest - 1, guesses=2, device="cpu")
+    said = f"expected a prompt, new tokens and guesses of at most {longest:,}, which small takes, got 1, "
+    assert str(caught.value).startswith(said)
+
+
 PROMPTS = ["hello hello", "hell", "the hell"]
 ON_CPU = {"attention": "sdpa", "device": "cpu", "dtype": torch.float32}
 
