@@ -71,6 +71,11 @@ def test_the_callers_autocast_changes_nothing(model):
         assert torch.is_autocast_enabled("cpu")
 
 
+def test_bytes_are_no_prompt(model):
+    with pytest.raises(pw.PeakwardError, match="expected text for a prompt, got b'hello'"):
+        made(model, b"hello")
+
+
 def test_seeds_and_choices(model):
     drawn = [made(model, temperature=5.0, seed=seed).continuations for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
