@@ -67,24 +67,11 @@ def load_any(name: str, *, attention: str, device: str, dtype: torch.dtype) -> A
         PeakwardError: as `load`; transformers is not installed, has no such model, or computes one that keeps
             something else than keys and values.
     """
-    config = None if name == SMOLLM2 or _is_file(name) else _configuration(name)
+    config = None if name == SMOLLM2 or _is_file(name) else files.with_weights(name)
     reason = None if config is None else stored_models.beyond(config)
     if config is None or reason is None:
         return load(name, attention=attention, device=device, dtype=dtype)
     return _by_transformers(config, reason, device, dtype)
-
-
-def _configuration(name: str) -> Path:
-    """
-    Raises:
-        PeakwardError: there is no such model with weights; a preset's are random.
-    """
-    if "/" not in name and not files.exists(Path(name)):
-        raise PeakwardError(
-            f"expected a model with weights of its own, got {quoted(name)}: give {SMOLLM2}, a folder with "
-            "safetensors, ORG/NAME in the local cache or a .gguf file"
-        )
-    return files.found(name)
 
 
 def _is_file(name: str) -> bool:
@@ -117,7 +104,7 @@ def load(name: str, *, attention: str, device: str, dtype: torch.dtype) -> Pretr
     elif name.endswith(".gguf"):
         found = stored_models.of_gguf(Path(name).expanduser())
     else:
-        found = stored_models.of_folder(_configuration(name))
+        found = stored_models.of_folder(files.with_weights(name))
     words = found.words()
     _expect_known(words, found.shape.vocab_size, found.path)
     model = _decoder(found, attention, device, dtype)
