@@ -164,12 +164,8 @@ def extremes(
     if len(found) == 1:
         yield from told.end(f"{subject} {from_first} {of} ({where(first)}).")
         return
-    every = [each for _, row in found for each in behind(row)]
-    if low == high:
-        n = told.count("cases", len(found), every)
-        yield from told.end(f"{subject} {from_first} {of}, in each of {n} cases.")
-        return
     to_last = told(f"{value.name}, most", high, value.unit, *behind(last))
+    every = [each for _, row in found for each in behind(row)]
     typical = told(f"{value.name}, median", median(each for each, _ in found), value.unit, *every)
     yield from told.end(
         f"{subject} from {from_first} ({where(first)}) to {to_last} ({where(last)}) {of}, {typical} in the "
