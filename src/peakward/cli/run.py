@@ -9,7 +9,7 @@ import msgspec
 import tyro
 
 from peakward.api import sharing
-from peakward.api.cases import with_own_weights
+from peakward.api.cases import is_source, with_own_weights
 from peakward.api.investigating import (
     DEFAULT_BUDGET_S,
     aim,
@@ -224,7 +224,8 @@ def _with_patch(study: Study, given: Options) -> Study:
 def _asked(given: Options, here: Machine, command: str) -> Investigation:
     """Reads the options and checks them against this machine."""
     start = options.settings([given.baseline], "--baseline") if given.baseline is not None else {}
-    if given.case.pass_ == "decode" and given.case.kv_cache is None:
+    is_decoder = given.case.model is None or not is_source(given.case.model)
+    if is_decoder and given.case.pass_ == "decode" and given.case.kv_cache is None:
         start = {"kv_cache": "none", **start}
     case = options.single(given.case, here.device, start)
     limit = given.max_memory

@@ -160,6 +160,23 @@ def settings(case: LeverCase) -> tuple[str, ...]:
     return _settings(case.configuration, trains=case.workload.pass_ == "train_step")
 
 
+ALWAYS_TOLD = ("precision", "attention", "compile", "compile_scope", "optimizer")
+"""The axes whose value stands in `settings` whatever it is."""
+
+
+def changes(case: LeverCase, base: LeverCase) -> str:
+    """The settings in which a case differs from its base: "bf16 + static KV cache". `settings` leaves
+    defaults out; a default that the base departs from is told here."""
+    common = settings(base)
+    told = [each for each in settings(case) if each not in common]
+    for axis, _ in at_work(base.configuration):
+        value = axis.value(case.configuration)
+        if value == axis.default and axis.name not in ALWAYS_TOLD:
+            name = axis.called or axis.name.replace("_", "-")
+            told.append(f"{'no' if value in (False, 'none') else value} {name}")
+    return " + ".join(told)
+
+
 def _settings(configuration: Configuration, *, trains: bool) -> tuple[str, ...]:
     compiled = {"none": "eager", "default": "compile"}.get(
         configuration.compile, f"compile {configuration.compile}"

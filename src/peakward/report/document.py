@@ -63,10 +63,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True, tag="code"):
-    """Lines of Python that are copied verbatim into a program, or a diff."""
+    """Lines that are shown as they are: Python to copy into a program, a diff, or a text of a model."""
 
     text: str
-    language: Literal["python", "diff"] = "python"
+    language: Literal["python", "diff", "text"] = "python"
 
 
 class TableBlock(msgspec.Struct, frozen=True, kw_only=True, tag="table"):

@@ -1,5 +1,7 @@
 """The report of a generation: the texts, then how fast they came. Of a queue the times come first."""
 
+import re
+
 import numpy as np
 
 from peakward.records.errors import printable
@@ -14,6 +16,7 @@ from peakward.records.generation import (
 )
 from peakward.records.study import Column, Table
 from peakward.report.document import (
+    Code,
     Document,
     Fact,
     Facts,
@@ -22,13 +25,13 @@ from peakward.report.document import (
     Items,
     Leaf,
     Panel,
-    Paragraph,
     Section,
     TableBlock,
 )
 from peakward.report.format import format_cell
 
 NOT_COMPUTED = "not computed"
+JOINERS = ("\u200c", "\u200d")
 
 
 def document(found: Generation) -> Document:
@@ -58,15 +61,23 @@ def _speed(found: Generation) -> str:
 
 
 def _title(each: Continuation) -> str:
-    end = "ended by the model" if each.ended else "cut there"
-    new = "1 token" if each.n_new_tokens == 1 else f"{each.n_new_tokens:,} tokens"
-    return f"{new} behind {each.n_prompt_tokens:,}, {end}"
+    end = "ended by the model" if each.ended else "cut at the limit"
+    new = "1 new token" if each.n_new_tokens == 1 else f"{each.n_new_tokens:,} new tokens"
+    return f"{new} after a prompt of {each.n_prompt_tokens:,}, {end}"
 
 
 def _lines(each: Continuation) -> tuple[Leaf, ...]:
-    """The prompt and the text behind it, a paragraph a line."""
-    lines = (each.prompt + each.text).splitlines()
-    return tuple(Paragraph(text=printable(line)) for line in lines if line.strip())
+    """The prompt and the text behind it, in the lines and with the indentation that they have."""
+    lines = (each.prompt + each.text).expandtabs(4).splitlines()
+    return (Code(text="\n".join(map(_shown, lines)), language="text"),)
+
+
+def _shown(line: str) -> str:
+    """A line as a terminal may receive it. Joiners, which emoji, Persian and Hindi are written with, are
+    invisible and change nothing else."""
+    return "".join(
+        part if part in JOINERS else printable(part) for part in re.split("([\u200c\u200d])", line)
+    )
 
 
 def _figures(found: Generation) -> Figures:
@@ -96,7 +107,7 @@ def _basis(found: Generation) -> str:
     if found.bytes_per_step is None:
         return "bytes of a step not known"
     if found.bandwidth is None:
-        return "no calibration, no datasheet"
+        return "needs `peakward devices calibrate`"
     rate = format_cell(found.bandwidth.bytes_per_s, "bytes_per_s")
     return f"of {rate}, {found.bandwidth.source}"
 
@@ -141,14 +152,13 @@ def _bytes(found: Generation) -> str:
 
 
 def _chosen(by: Sampling) -> str:
-    chosen = "the likeliest" if by.temperature == 0 else f"temperature {by.temperature:g}"
-    if by.temperature and by.top_k is not None:
-        chosen += f", top-k {by.top_k:,}"
-    if by.temperature and by.top_p is not None:
-        chosen += f", top-p {by.top_p:g}"
+    among = [] if by.top_k is None else [f"top-k {by.top_k:,}"]
+    among += [] if by.top_p is None else [f"top-p {by.top_p:g}"]
     if by.temperature:
-        chosen += f", seed {by.seed}"
-    return chosen
+        return ", ".join((f"temperature {by.temperature:g}", *among, f"seed {by.seed}"))
+    return "the likeliest" + (
+        f"; at temperature 0 {' and '.join(among)} change nothing" if among else ""
+    )
 
 
 SERVING_CONVENTIONS = (

@@ -15,7 +15,7 @@ from peakward.records.model_shape import ModelShape
 from peakward.records.study import Conclusion
 from peakward.studies import values
 from peakward.studies.cases import model_case
-from peakward.studies.claims import compared, extremes, gains, grows, listed
+from peakward.studies.claims import Sentence, compared, extremes, gains, grows
 from peakward.studies.engine import Point, Row, Study, View
 from peakward.studies.expected import (
     EXPECTED,
@@ -25,7 +25,6 @@ from peakward.studies.expected import (
     SHARE,
 )
 from peakward.studies.power_law import exponent
-from peakward.studies.readings import ratio
 from peakward.studies.setting import Setting
 from peakward.studies.values import (
     PEAK,
@@ -137,10 +136,14 @@ def keeping(view: View[Step]) -> Iterator[Conclusion]:
         ran, lambda each: model(each[NAIVE]), lambda each: each[NAIVE].case.workload.seq_len
     ):
         naive, cached = each[NAIVE], each[CACHED]
-        more = ratio(flops_per_token(naive), flops_per_token(cached))
-        both = (naive.measurement, cached.measurement)
-        figure = values.given("FLOPs a token over those with a cache", "ratio", more)
-        yield from listed(f"{place(naive)}, {NAIVE}", (figure,), naive, *both)
+        told = Sentence()
+        without, with_one = (
+            told("FLOPs a token", flops_per_token(way), "flops", way.measurement)
+            for way in (naive, cached)
+        )
+        yield from told.end(
+            f"{place(naive)}: a token takes {without} by {NAIVE} and {with_one} with a {CACHED}."
+        )
         yield from compared(place(naive), naive, cached)
 
 

@@ -84,7 +84,7 @@ def against(
         if row.name == base.name or (found := more(row, base)) is None:
             continue
         told, both, side = Sentence(), (row.measurement, base.measurement), "more"
-        if found.high < 0:
+        if found.estimate < 0:
             side, found = (
                 "less",
                 Interval(estimate=-found.estimate, low=-found.high, high=-found.low),

@@ -20,6 +20,8 @@ from peakward.models import presets
 from peakward.records import codec
 from peakward.records.calibration import Calibration
 from peakward.records.generation import Generation, Serving
+from peakward.report import markdown
+from peakward.report.generation import document
 from peakward.store.database import Store
 from tiers import in_full
 
@@ -67,6 +69,11 @@ def test_the_callers_autocast_changes_nothing(model):
         assert made(model).continuations == plain
         assert pw.serve(model, ["hello"], max_new_tokens=6, device="cpu").continuations == plain
         assert torch.is_autocast_enabled("cpu")
+
+
+def test_bytes_are_no_prompt(model):
+    with pytest.raises(pw.PeakwardError, match="expected text for a prompt, got b'hello'"):
+        made(model, b"hello")
 
 
 def test_seeds_and_choices(model):
@@ -288,6 +295,9 @@ REFUSED = (
     Line(("--prompt", "x", "--guesses", "2", "--draft", "skip:" + "9" * 40), "write skip:12-17"),
     Line(("--prompt", "x", "--guesses", "2", "--draft", "none.gguf"), "No such file"),
     Line(("--prompt", "x", "--model", "none.gguf"), "No such file"),
+    Line(("--prompt", "x", "--rows", "2"), "expected no --rows for one prompt"),
+    Line(("--prompts", "empty.jsonl"), "in line 2 of empty.jsonl"),
+    Line(("--prompts", "few.jsonl"), "in line 1 of few.jsonl"),
 )
 
 
@@ -296,6 +306,8 @@ def test_bad_lines(line, model, capsys, in_tmp):
     (in_tmp / "queue.txt").write_text("hello\n")
     (in_tmp / "empty.txt").write_text("\n \n")
     (in_tmp / "bytes.txt").write_bytes(b"\xff\xfe")
+    (in_tmp / "empty.jsonl").write_text('{"prompt": "a"}\n{"prompt": ""}\n')
+    (in_tmp / "few.jsonl").write_text('{"prompt": "a", "max_new_tokens": 0}\n')
     (in_tmp / "wrong.jsonl").write_text('{"prompt": "a"}\n{"prompt": 5}\n')
     assert main(["generate", "--model", "small.gguf", "--device", "cpu", *line.words]) == 2
     said = capsys.readouterr().err
@@ -311,6 +323,18 @@ def test_the_command(model, capsys):
     assert main([*line, "--max-new-tokens", "5", "--json"]) == 0
     found = codec.from_json(capsys.readouterr().out.encode(), Generation)
     assert found.continuations[0].n_new_tokens == 5
+
+
+def test_a_text_is_shown_in_its_own_lines(model):
+    """Joiners hold an emoji together; a tab is the indentation of code."""
+    shown = "def f(x):\n\n\treturn '👩\u200d👧'"
+    page = markdown.render(document(made(model, shown)))
+    assert "```text\ndef f(x):\n\n    return '👩\u200d👧'" in page
+
+
+def test_choices_that_change_nothing_are_told(model):
+    told = markdown.render(document(made(model, top_k=5, top_p=0.9)))
+    assert "the likeliest; at temperature 0 top-k 5 and top-p 0.9 change nothing" in told
 
 
 def test_a_queue_is_served_in_both_ways(model):

@@ -69,6 +69,20 @@ def test_help_shows_the_docstrings_and_what_the_defaults_are(capsys):
     assert "--batch-size N,… Sequences in one micro-batch. (default: 4; on a CPU 2)" in said
 
 
+class Long(msgspec.Struct, frozen=True, kw_only=True):
+    """Some options."""
+
+    rows: str = "8"
+    """The first line of the source ends behind a
+    few words, and the terminal has room for more."""
+
+
+def test_help_breaks_lines_where_the_terminal_ends(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    parse(Long, ("--help",), prog="peakward bench")
+    assert "behind a few words" in capsys.readouterr().out
+
+
 def test_option_names_are_those_of_the_help(capsys):
     parse(Words, ("--help",), prog="peakward bench")
     said = capsys.readouterr().out

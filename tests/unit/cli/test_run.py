@@ -143,7 +143,8 @@ def test_a_folder_with_weights_is_read_by_itself(in_tmp):
             "forward, prefill or decode for a real model to be read, got train_step",
         ),
         ("own", "decode", "without weights in safetensors"),
-        ("gone.gguf", "decode", "there is no such file or folder"),
+        ("gone.gguf", "decode", "expected a model with weights of its own, got 'gone.gguf'"),
+        ("tiny", "decode", "expected a model with weights of its own, got 'tiny'"),
     ],
 )
 def test_a_real_model_that_cannot_be_read_is_refused(in_tmp, name, pass_, said):
@@ -157,7 +158,12 @@ def test_a_real_model_that_cannot_be_read_is_refused(in_tmp, name, pass_, said):
         real_model_of(name, case)
 
 
+def test_decode_of_a_module_is_refused_for_its_pass(in_tmp, capsys):
+    assert main(["run", "--pass", "decode", "--model", "py:m:f", "--device", "cpu"]) == 2
+    assert "the pass decode needs the decoder's key-value cache" in capsys.readouterr().err
+
+
 def test_a_real_model_is_part_of_what_is_asked(in_tmp, capsys):
     decode = ("run", "--dry-run", "--pass", "decode", "--batch-size", "1", "--seq-len", "8")
     assert main([*decode, "--model", "tiny", "--device", "cpu", "--real-model", "gone"]) == 2
-    assert "expected a model, got 'gone'" in capsys.readouterr().err
+    assert "expected a model with weights of its own, got 'gone'" in capsys.readouterr().err

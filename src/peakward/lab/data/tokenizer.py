@@ -29,8 +29,11 @@ class Tokenizer(Protocol):
     """A text that is equal for tokenizers that give equal ids."""
     vocab_size: int
     """The number of ids; all ids are below it."""
-    separator: int
-    """The id that stands after each document."""
+
+    @property
+    def separator(self) -> int:
+        """The id that stands after each document."""
+        ...
 
     def encode(self, text: str) -> NDArray[np.int64]:
         """The ids of a piece of text, without the separator."""
@@ -118,14 +121,30 @@ SMALLEST = 257
 class BytePairs:
     """A tokenizer of `tokenizers`, as `Tokenizer` says."""
 
-    def __init__(self, inner: Any, identity: str, separator: int) -> None:
-        self._inner = inner
+    def __init__(self, inner: Any, identity: str, separator: int | None) -> None:
+        """
+        Args:
+            separator: the id that stands after each document; None where none is known for one.
+        """
+        self._inner, self._separator = inner, separator
         self.identity = identity
         self.vocab_size = max(inner.get_vocab().values()) + 1
         self.n_plain = max(inner.get_vocab(with_added_tokens=False).values(), default=-1) + 1
         """Without tokens that were added, which may lie behind a model's embedding (Gemma 3, transformers'
         issue 37011)."""
-        self.separator = separator
+
+    @property
+    def separator(self) -> int:
+        """
+        Raises:
+            PeakwardError: it has no token that is known to end a document. A text can be made without one.
+        """
+        if self._separator is None:
+            raise PeakwardError(
+                f"expected a tokenizer with one of {', '.join(SEPARATORS)} to stand between documents, got "
+                f"none in {self.identity}: add it to the tokenizer"
+            )
+        return self._separator
 
     def encode(self, text: str) -> NDArray[np.int64]:
         """See Tokenizer."""
@@ -221,8 +240,7 @@ def of_file(path: Path, digest: str) -> BytePairs:
     """The tokenizer of a user's `tokenizer.json`, the file that `tokenizers` and `transformers` write.
 
     Raises:
-        PeakwardError: `tokenizers` is not installed, the file is not a tokenizer, or it names no end of
-        a document.
+        PeakwardError: `tokenizers` is not installed, or the file is not a tokenizer.
     """
     library = _library()
     try:
@@ -234,14 +252,9 @@ def of_file(path: Path, digest: str) -> BytePairs:
     # Whoever saved the file may have cut or filled up batches with it: the ids would not be the text's.
     inner.no_truncation()
     inner.no_padding()
-    known = [found for name in SEPARATORS if (found := inner.token_to_id(name)) is not None]
-    if not known:
-        raise PeakwardError(
-            f"expected one of {', '.join(SEPARATORS)} in {path} to stand between documents, got none: "
-            "add it to the tokenizer"
-        )
+    known = (found for name in SEPARATORS if (found := inner.token_to_id(name)) is not None)
     # "uncut", for tokens of the same file are kept on disk that were not.
-    return BytePairs(inner, f"file {digest}, uncut", known[0])
+    return BytePairs(inner, f"file {digest}, uncut", next(known, None))
 
 
 MARKS = (2, 3)
@@ -268,7 +281,7 @@ def of_merges(
     library = _library()
     try:
         vocabulary = {token: number for number, token in enumerate(tokens)}
-        pairs = [tuple(pair.split(" ")) for pair in merges]
+        pairs = [(one, two) for one, two in (pair.split(" ") for pair in merges)]
         inner = library.Tokenizer(library.models.BPE(vocab=vocabulary, merges=pairs))
         marks = [token for token, kind in zip(tokens, kinds, strict=True) if kind in MARKS]
         inner.add_special_tokens(marks)

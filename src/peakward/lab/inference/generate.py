@@ -19,6 +19,9 @@ class Generated(NamedTuple):
     """Until the first token of every prompt was there."""
     decode_s: float
     """From there to the end."""
+    text_s: float
+    """The part of it until the last text had ended. A GPU makes steps beyond that before the host knows;
+    they are as long as the others."""
     n_steps: int
     """Passes after the first tokens; each makes a token of every prompt that has not ended."""
     positions: float
@@ -62,6 +65,7 @@ def generate(decoding: Decoding, prompts: Sequence[Sequence[int]]) -> Generated:
     for row in range(len(prompts)):
         decoding.release(row)
     n_steps = decoding.n_steps - before
+    n_needed = n_steps if decoding.n_extra else max(map(len, tokens)) - 1
     lengths = (
         (len(ids) + min(step * (len(new) / n_steps if decoding.n_extra else 1), len(new)))
         for ids, new in zip(prompts, tokens, strict=True)
@@ -71,6 +75,7 @@ def generate(decoding: Decoding, prompts: Sequence[Sequence[int]]) -> Generated:
         tokens=tokens,
         prefill_s=first - began,
         decode_s=decode_s,
+        text_s=decode_s * n_needed / n_steps if n_steps else decode_s,
         n_steps=n_steps,
         positions=sum(cache.reach(round(each)) for each in lengths) / max(1, n_steps),
         counts=decoding.counts() if isinstance(decoding, Speculation) else Counts(0, 0, ()),

@@ -67,7 +67,7 @@ def load_any(name: str, *, attention: str, device: str, dtype: torch.dtype) -> A
         PeakwardError: as `load`; transformers is not installed, has no such model, or computes one that keeps
             something else than keys and values.
     """
-    config = None if name == SMOLLM2 or _is_file(name) else files.found(name)
+    config = None if name == SMOLLM2 or _is_file(name) else files.with_weights(name)
     reason = None if config is None else stored_models.beyond(config)
     if config is None or reason is None:
         return load(name, attention=attention, device=device, dtype=dtype)
@@ -104,7 +104,7 @@ def load(name: str, *, attention: str, device: str, dtype: torch.dtype) -> Pretr
     elif name.endswith(".gguf"):
         found = stored_models.of_gguf(Path(name).expanduser())
     else:
-        found = stored_models.of_folder(files.found(name))
+        found = stored_models.of_folder(files.with_weights(name))
     words = found.words()
     _expect_known(words, found.shape.vocab_size, found.path)
     model = _decoder(found, attention, device, dtype)
@@ -155,7 +155,7 @@ def _by_transformers(
 
     with ONE_AT_A_TIME:
         given = transformers_source.build(
-            str(config.parent), "as-written", device=device, seed=0, dtype=dtype
+            str(config), "as-written", device=device, seed=0, dtype=dtype
         )
     module = given.module.eval().requires_grad_(False)
     _expect_finite(module.state_dict(), config)

@@ -66,8 +66,6 @@ def judged(p: Tensor, guess: Guess, accept: Tensor, last: Tensor) -> tuple[Tenso
 class Speculation(Decoding):
     """Texts in the rows of a cache, of which a step makes one token or several."""
 
-    look_every = 1
-
     def __init__(
         self,
         model: nn.Module,

@@ -127,6 +127,7 @@ def _safetensors(weights: Sequence[Path]) -> dict[str, Tensor]:
             raise PeakwardError(
                 f"expected whole weights in safetensors, got {file.name}, which is damaged: {error}"
             ) from error
+        transformers_weights.expect_floating(held, file.name)
         if twice := sorted(state.keys() & held.keys()):
             raise PeakwardError(
                 f"expected each weight in one file, got {twice[0]} in two: leave one set of files in the "

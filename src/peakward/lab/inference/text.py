@@ -16,7 +16,7 @@ from peakward.lab.inference.generate import generate
 from peakward.lab.inference.named_drafts import draft_of
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.pretrained import AnyModel, AnyPretrained, attention_of, load_any
-from peakward.lab.inference.sequences import ContiguousCache
+from peakward.lab.inference.sequences import LIMITED, ContiguousCache
 from peakward.lab.inference.serving import Request, Served, serve
 from peakward.lab.inference.speculation import Speculation
 from peakward.lab.models.decoder import Block, Decoder
@@ -92,11 +92,11 @@ def continued(
     step, reason = _step_of(found.model, decode_step, not_fused)
     drafting = draft_of(found, draft, device, dtype) if guesses else None
     warm_up = min(WARM_UP_TOKENS, max_new_tokens)
-    ids = _encoded(found, prompts, max_new_tokens)
+    ids = _encoded(found, prompts, max_new_tokens, guesses)
     how: dict[str, Any] = {"guesses": guesses, "draft": drafting, "step": step, "kept": kv_cache}
     generate(decoding_of(found, ids, by, warm_up, **how), ids)
     began = perf_counter()
-    ids = _encoded(found, prompts, max_new_tokens)
+    ids = _encoded(found, prompts, max_new_tokens, guesses)
     encode_s = perf_counter() - began
     made = generate(decoding_of(found, ids, by, max_new_tokens, **how), ids)
     n_decoded = sum(len(new) - 1 for new in made.tokens)
@@ -120,7 +120,7 @@ def continued(
         draft=draft if guesses else None,
         n_guessed=made.counts.n_guessed,
         n_kept=made.counts.n_kept,
-        tokens_per_s=n_decoded / made.decode_s if made.n_steps else None,
+        tokens_per_s=n_decoded / made.text_s if made.n_steps else None,
         bytes_per_step=_step_bytes(found.model, made.positions, drafting, guesses, kv_cache),
         bandwidth=None,
         bandwidth_share=None,
@@ -154,7 +154,8 @@ def served(
     computed_in, dtype = TYPES[device]
     found = load_any(name, attention="sdpa", device=device, dtype=dtype)
     requests = [
-        Request(_encoded(found, [prompt], n)[0], n) for prompt, n in zip(prompts, most, strict=True)
+        Request(_encoded(found, [prompt], n, 0)[0], n)
+        for prompt, n in zip(prompts, most, strict=True)
     ]
     # A step computes every row, and a row that never has a text has no use.
     rows = min(rows, len(requests))
@@ -299,23 +300,29 @@ def _loop(
     return Decoding(model, cache, **of_text)
 
 
-def _encoded(found: AnyPretrained, prompts: Sequence[str], max_new_tokens: int) -> list[list[int]]:
-    """The tokens of each prompt.
+def _encoded(
+    found: AnyPretrained, prompts: Sequence[str], max_new_tokens: int, guesses: int
+) -> list[list[int]]:
+    """The tokens of each prompt. Guesses are computed behind the last token, where a table of positions may
+    have ended.
 
     Raises:
         PeakwardError: as `continued`, of prompts.
     """
     ids: list[list[int]] = [found.words.of_prompt(prompt).tolist() for prompt in prompts]
     longest = found.model.shape.max_seq_len
+    beyond = guesses if found.model.shape.positions in LIMITED else 0
+    asked = "a prompt, new tokens and guesses" if beyond else "a prompt and new tokens"
     for prompt, each in zip(prompts, ids, strict=True):
         if not each:
             raise PeakwardError(
                 f"expected a prompt of at least one token, got {quoted(prompt)}: give some text"
             )
-        if len(each) + max_new_tokens > longest:
+        if len(each) + max_new_tokens + beyond > longest:
+            last = f", {max_new_tokens:,} and {beyond:,}" if beyond else f" and {max_new_tokens:,}"
             raise PeakwardError(
-                f"expected a prompt and new tokens of at most {longest:,}, which {found.model.shape.name} "
-                f"takes, got {len(each):,} and {max_new_tokens:,}: shorten the prompt, or ask for fewer"
+                f"expected {asked} of at most {longest:,}, which {found.model.shape.name} takes, got "
+                f"{len(each):,}{last}: shorten the prompt, or ask for fewer"
             )
     return ids
 

@@ -7,7 +7,6 @@ that a damaged or hostile file ends in one line.
 
 import mmap
 import struct
-from collections.abc import Callable
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from peakward.lab.models.gguf_blocks import KINDS, Kind
 from peakward.records.errors import PeakwardError, quoted
 
 MAGIC = b"GGUF"
@@ -30,41 +30,6 @@ SCALARS = {
     **{10: "<Q", 11: "<q", 12: "<d"},
 }
 """The struct code of each scalar type of a field."""
-
-
-def _plain(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    return lambda blocks: blocks.view(dtype).float()
-
-
-def _half(blocks: Tensor, at: int) -> Tensor:
-    """The fp16 number at byte `at` of each block, (blocks, 1) in fp32."""
-    return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
-
-
-def _nibbles(blocks: Tensor) -> Tensor:
-    """The 32 numbers of 16 bytes: first the low halves, then the high ones."""
-    return torch.cat((blocks & 15, blocks >> 4), dim=1).float()
-
-
-class Kind(NamedTuple):
-    """How numbers are stored, in blocks of equal size."""
-
-    name: str
-    n_numbers: int
-    n_bytes: int
-    numbers: Callable[[Tensor], Tensor]
-    """Blocks (n, n_bytes) of uint8 to (n, n_numbers) of fp32."""
-
-
-KINDS = {
-    0: Kind("F32", 1, 4, _plain(torch.float32)),
-    1: Kind("F16", 1, 2, _plain(torch.float16)),
-    2: Kind("Q4_0", 32, 18, lambda b: _half(b, 0) * (_nibbles(b[:, 2:]) - 8)),
-    3: Kind("Q4_1", 32, 20, lambda b: _half(b, 0) * _nibbles(b[:, 4:]) + _half(b, 2)),
-    8: Kind("Q8_0", 32, 34, lambda b: _half(b, 0) * b[:, 2:].contiguous().view(torch.int8).float()),
-    30: Kind("BF16", 1, 2, _plain(torch.bfloat16)),
-}
-"""The types of tensors that can be read, by their numbers in the format."""
 
 
 class Stored(NamedTuple):

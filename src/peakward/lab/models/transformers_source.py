@@ -13,10 +13,11 @@ import torch
 
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.python_source import raise_as_bad_input
+from peakward.lab.models.transformers_weights import expect_floating
 from peakward.models.hugging_face import files
 from peakward.models.hugging_face.files import refuse_impossible_sizes, weights
 from peakward.records.case import Attention
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, quoted
 
 NO_TRANSFORMERS = (
     "expected transformers, whose models hf: names, got none: run `pip install 'transformers>=5.0'`"
@@ -97,6 +98,11 @@ def build(
     # auto_map names code that would be loaded and run.
     held.pop("auto_map", None)
     kind = str(held.pop("model_type", None))
+    if kind not in CONFIG_MAPPING:
+        raise PeakwardError(
+            f"expected a model_type that transformers {importlib.metadata.version('transformers')} has in "
+            f"{Path(name).name}, got {quoted(kind)}: give the config.json of a model, or update transformers"
+        )
     chosen = IMPLEMENTATIONS.get(attention, "sdpa")
     wanted: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False}
     if chosen is not None:
@@ -126,15 +132,18 @@ def build(
 
 
 @contextmanager
-def _without_progress() -> Iterator[None]:
-    """Keeps transformers' bar, which a second of work does not need, out of the output."""
+def _silently() -> Iterator[None]:
+    """Keeps transformers' bar, which a second of work does not need, and its table of weights that do not
+    fit, of which an error names one, out of the output."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()
 
@@ -144,7 +153,7 @@ def _with_weights(found: tuple[Path, ...], config: Any, wanted: dict[str, Any]) 
     follow every file that is named there, also adapters and pickles.
 
     Raises:
-        PeakwardError: The files lack weights of the model, or hold others.
+        PeakwardError: The files lack weights of the model, or hold others or some of other sizes.
     """
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
@@ -152,6 +161,7 @@ def _with_weights(found: tuple[Path, ...], config: Any, wanted: dict[str, Any]) 
     state: dict[str, torch.Tensor] = {}
     for file in found:
         held = load_file(file)
+        expect_floating(held, file.name)
         if twice := sorted(state.keys() & held.keys()):
             raise PeakwardError(
                 f"expected each weight in one file, got {twice[0]} in two, {file.name} among them: leave one "
@@ -160,11 +170,21 @@ def _with_weights(found: tuple[Path, ...], config: Any, wanted: dict[str, Any]) 
         state |= held
     with torch.device("meta"):
         kind: Any = type(AutoModelForCausalLM.from_config(config, **wanted))
-    with _without_progress():
+    with _silently():
         loaded: Any = kind.from_pretrained(
-            None, config=config, state_dict=state, output_loading_info=True, **wanted
+            None,
+            config=config,
+            state_dict=state,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # They are refused below, by name.
+            **wanted,
         )
     model, report = loaded
+    for name, stored, planned in sorted(report["mismatched_keys"]):
+        raise PeakwardError(
+            f"expected weights of the sizes that the model's configuration says, got {name} of "
+            f"{tuple(stored)} for {tuple(planned)}: take both from one model"
+        )
     wrong = [*report["missing_keys"], *report["unexpected_keys"]]
     if wrong:
         raise PeakwardError(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from peakward.models.hugging_face import shape as hugging_face
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, quoted
 from peakward.records.model_shape import ModelShape
 
 MAPPED = ("gpt2", "llama", "mistral", "mixtral", "qwen2")
@@ -51,6 +51,20 @@ def refuse_scaled_angles(config: Mapping[str, Any]) -> None:
         )
 
 
+def expect_floating(state: Mapping[str, Tensor], file: str) -> None:
+    """
+    Raises:
+        PeakwardError: a weight of the file is of whole numbers, which mean others beside scales. Buffers may
+            be.
+    """
+    for name, each in state.items():
+        if name.endswith(("weight", "_proj")) and not each.is_floating_point():
+            raise PeakwardError(
+                f"expected weights of floating-point numbers, got {quoted(name)} of {file} in {each.dtype}: "
+                "take the model as it was before it was quantised, or a .gguf file of it"
+            )
+
+
 def decoder_state(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Tensor]:
     """The decoder's state dict from that of the model with its language-model head.
 
@@ -66,8 +80,8 @@ def decoder_state(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, T
     except KeyError as error:
         raise PeakwardError(
             f"expected the weights of {shape.name}, got none named {error.args[0]}: "
-            "pass the state dict of the GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, "
-            "MixtralForCausalLM or Qwen2ForCausalLM that the shape was read from"
+            "take weights and configuration from one GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, "
+            "MixtralForCausalLM or Qwen2ForCausalLM"
         ) from error
     return {**converted, "readout.head.weight": head}
 

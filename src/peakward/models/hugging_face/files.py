@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from peakward.models.presets import LARGEST
-from peakward.records.errors import PeakwardError, printable_json
+from peakward.records.errors import PeakwardError, printable_json, quoted
 
 CONFIG = "config.json"
 MAX_BYTES = 2**24
@@ -52,6 +52,20 @@ def found(name: str) -> Path:
     if exists(path):
         return path / CONFIG if path.is_dir() else path
     return cached(name)
+
+
+def with_weights(name: str) -> Path:
+    """As `found`, of a model that has weights of its own; a preset's are random.
+
+    Raises:
+        PeakwardError: there is no such model.
+    """
+    if "/" not in name and not exists(Path(name)):
+        raise PeakwardError(
+            f"expected a model with weights of its own, got {quoted(name)}: give smollm2, a folder with "
+            "safetensors, ORG/NAME in the local cache or a .gguf file"
+        )
+    return found(name)
 
 
 def cached(name: str) -> Path:

@@ -5,7 +5,7 @@ from collections import Counter
 from peakward.records.case import LeverCase
 from peakward.records.lever import Trial
 from peakward.records.study import Cell, Column, Study, Table
-from peakward.report.cases import brief, settings
+from peakward.report.cases import brief, changes
 from peakward.report.columns import spread_column
 from peakward.report.format import format_cell, format_spread
 from peakward.report.run.investigation import (
@@ -150,8 +150,7 @@ def base_name(case: LeverCase, read: RunParts) -> str:
     for number, trial in enumerate(read.steps, start=1):
         if trial.candidate == case:
             return f"step {number}"
-    common = settings(read.baseline.case)
-    return " + ".join(each for each in settings(case) if each not in common)
+    return changes(case, read.baseline.case)
 
 
 def verdict(trial: Trial) -> str:

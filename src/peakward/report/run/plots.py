@@ -14,7 +14,7 @@ from peakward.records.lever import NumericsClass, Trial
 from peakward.records.measurement import Interval
 from peakward.records.prediction import Prediction
 from peakward.records.study import Column, Plot, Point, Series, Study, Table
-from peakward.report.cases import settings
+from peakward.report.cases import changes
 from peakward.report.columns import spread_column, without_empty
 from peakward.report.document import Section, TableBlock
 from peakward.report.format import format_spread
@@ -298,7 +298,6 @@ def _time_ratio(other: Seen, one: Seen) -> float:
 
 
 def _table(found: tuple[Seen, ...], read: RunParts) -> Table:
-    common = settings(read.baseline.case)
     return Table(
         title="",
         columns=(
@@ -311,7 +310,7 @@ def _table(found: tuple[Seen, ...], read: RunParts) -> Table:
         ),
         rows=tuple(
             (
-                " + ".join(each for each in settings(one.case) if each not in common) or "baseline",
+                changes(one.case, read.baseline.case) or "baseline",
                 _speedup(one),
                 one.peak_bytes,
                 one.step_j,

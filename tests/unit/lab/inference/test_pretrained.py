@@ -14,6 +14,7 @@ from peakward.records.errors import PeakwardError
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
+safetensors = pytest.importorskip("safetensors.torch")
 SIZES = {
     "vocab_size": len(TOKENS),
     "hidden_size": 32,
@@ -140,6 +141,18 @@ def test_damaged_weights_of_a_folder(folder):
     assert "got no weights" in refusal(folder)
     (folder / "pytorch_model.bin").write_bytes(whole)
     assert "the pickle pytorch_model.bin, which may run any code" in refusal(folder)
+
+
+def test_weights_of_whole_numbers(folder):
+    """Packed by a quantisation, or a lie of the header: as numbers they are another model's."""
+    stored = safetensors.load_file(folder / "model.safetensors")
+    name = "model.layers.0.self_attn.q_proj.weight"
+    safetensors.save_file({**stored, name: stored[name].int()}, folder / "model.safetensors")
+    assert f"got '{name}' of model.safetensors in torch.int32" in refusal(folder)
+
+
+def test_a_preset_has_no_weights():
+    assert "expected a model with weights of its own, got 'tiny': give smollm2" in refusal("tiny")
 
 
 def test_weights_that_are_not_finite(folder, llama):

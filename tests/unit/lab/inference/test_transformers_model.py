@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 import threading
 from threading import RLock
 
@@ -25,6 +26,7 @@ from transformers_models import MODELS, SCALED, WINDOWED, built
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
+safetensors = pytest.importorskip("safetensors.torch")
 from peakward.lab.inference import transformers_model  # noqa: E402  (imports transformers)
 from peakward.lab.inference.transformers_model import TransformersModel  # noqa: E402
 
@@ -156,6 +158,44 @@ def folder(tmp_path):
     inner.add_special_tokens([TOKENS[0]])
     inner.save(str(path / "tokenizer.json"))
     return path
+
+
+def test_the_configuration_that_was_named_is_computed(folder):
+    held = json.loads((folder / "config.json").read_text())
+    capped = folder / "capped.json"
+    capped.write_text(json.dumps({**held, "final_logit_softcapping": 0.125}))
+    ids = torch.tensor([[1, 2, 3]])
+    as_stored, found = (load_any(str(each), **ON_CPU).model.alone(ids) for each in (folder, capped))
+    assert as_stored.abs().max() > 0.125 >= found.abs().max()
+    with pytest.raises(PeakwardError, match=r"model_type that transformers .* has in tokenizer"):
+        load_any(str(folder / "tokenizer.json"), **ON_CPU)
+
+
+def test_weights_of_whole_numbers(folder):
+    stored = safetensors.load_file(folder / "model.safetensors")
+    name = "model.layers.0.self_attn.q_proj.weight"
+    safetensors.save_file({**stored, name: stored[name].int()}, folder / "model.safetensors")
+    with pytest.raises(PeakwardError, match="expected weights of floating-point numbers"):
+        load_any(str(folder), **ON_CPU)
+
+
+def test_weights_of_other_sizes_are_one_line(folder, caplog, monkeypatch):
+    # Its logger keeps what it is told from the root's handlers.
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    config = folder / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "vocab_size": 1000}))
+    sizes = rf"got \S+ of \({len(TOKENS)}, \d+\) for \(1000, \d+\): take both from one model"
+    with pytest.raises(PeakwardError, match=sizes):
+        load_any(str(folder), **ON_CPU)
+    assert not caplog.records
+
+
+def test_guesses_have_room_behind_the_last_token_too(folder):
+    longest = json.loads((folder / "config.json").read_text())["max_position_embeddings"]
+    with pytest.raises(PeakwardError) as caught:
+        generate(folder, "hell", max_new_tokens=longest - 1, guesses=2, device="cpu")
+    said = f"expected a prompt, new tokens and guesses of at most {longest:,}, which small takes, got 1, "
+    assert str(caught.value).startswith(said)
 
 
 PROMPTS = ["hello hello", "hell", "the hell"]

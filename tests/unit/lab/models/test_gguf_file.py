@@ -5,7 +5,7 @@ import struct
 import pytest
 import torch
 
-from gguf_files import gguf, q4_0, q4_1, q8_0
+from gguf_files import Blocks, gguf, q4_0, q4_1, q8_0
 from peakward.lab.models.gguf_file import read
 from peakward.records.errors import PeakwardError
 
@@ -101,6 +101,77 @@ def test_other_files(tmp_path):
     path.write_bytes(b"PK\x03\x04" + bytes(100))
     with pytest.raises(PeakwardError, match="does not begin as one"):
         read(path)
-    path.write_bytes(gguf({}, {"x": (14, torch.zeros(64))}))
-    with pytest.raises(PeakwardError, match="ggml's type 14"):
+    path.write_bytes(gguf({}, {"x": (16, torch.zeros(64))}))
+    with pytest.raises(PeakwardError, match="ggml's type 16"):
         read(path)
+
+
+def q5(low, high, at, number):
+    return (low[number % 16] >> 4 * (number // 16) & 15) | (high >> number & 1) << at
+
+
+def of_q5_0(block):
+    """As dequantize_row_q5_0 of ggml-quants.c, number by number."""
+    step, high = struct.unpack("<eI", block[:6])
+    return [step * (q5(block[6:], high, 4, n) - 16) for n in range(32)]
+
+
+def of_q5_1(block):
+    step, least, high = struct.unpack("<eeI", block[:8])
+    return [step * q5(block[8:], high, 4, n) + least for n in range(32)]
+
+
+def steps_of(group, scales):
+    """As get_scale_min_k4 of ggml-quants.c."""
+    if group < 4:
+        return scales[group] & 63, scales[group + 4] & 63
+    low = scales[group + 4] & 15 | (scales[group - 4] >> 6) << 4
+    return low, scales[group + 4] >> 4 | (scales[group] >> 6) << 4
+
+
+def of_k(block, high, quants):
+    step, least = struct.unpack("<ee", block[:4])
+    found = []
+    for n in range(256):
+        group = n // 32
+        by, beneath = steps_of(group, block[4:16])
+        four = quants[32 * (group // 2) + n % 32] >> 4 * (group % 2) & 15
+        fifth = high[n % 32] >> group & 1 if high else 0
+        found.append(step * by * (four | fifth << 4) - least * beneath)
+    return found
+
+
+def of_q6_k(block):
+    low, high, scales = block[:128], block[128:192], struct.unpack("<16b", block[192:208])
+    (step,) = struct.unpack("<e", block[208:])
+    found = []
+    for n in range(256):
+        half, within = divmod(n, 128)
+        four = low[64 * half + within % 64] >> 4 * (within // 64) & 15
+        two = high[32 * half + within % 32] >> 2 * (within // 32) & 3
+        found.append(step * scales[n // 16] * ((four | two << 4) - 32))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("number", "n_bytes", "halves", "told"),
+    [
+        (6, 22, (0,), of_q5_0),
+        (7, 24, (0, 2), of_q5_1),
+        (12, 144, (0, 2), lambda block: of_k(block, None, block[16:])),
+        (13, 176, (0, 2), lambda block: of_k(block, block[16:48], block[48:])),
+        (14, 210, (208,), of_q6_k),
+    ],
+    ids=["Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"],
+)
+def test_numbers_of_any_bytes(number, n_bytes, halves, told, tmp_path):
+    generator = torch.Generator().manual_seed(number)
+    blocks = torch.randint(256, (3, n_bytes), generator=generator, dtype=torch.uint8)
+    for at in halves:  # Any bytes may be NaN.
+        drawn = torch.randn((3, 1), generator=generator).half()
+        blocks[:, at : at + 2] = drawn.view(torch.uint8)
+    expected = torch.tensor([told(bytes(each.tolist())) for each in blocks], dtype=torch.float64)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf(FIELDS, {"x": (number, Blocks(expected.shape, blocks))}))
+    found = read(path).tensor("x")
+    assert torch.allclose(found.double(), expected, rtol=1e-5, atol=1e-5)

@@ -67,6 +67,18 @@ def test_bases_are_named_by_step_or_by_settings(run_study, studies):
     assert base_name(tf32, found) == "tf32"
 
 
+def test_a_default_that_the_baseline_departs_from_is_named(run_study, studies):
+    """A run of decode starts without a cache, and the cache is the axis's default."""
+    start = studies.with_settings(studies.BASELINE, kv_cache="none", checkpointing="sqrt")
+    found = msgspec.structs.replace(
+        read(run_study), baseline=msgspec.structs.replace(read(run_study).baseline, case=start)
+    )
+    cached = studies.with_settings(start, kv_cache="static")
+    assert base_name(cached, found) == "static KV cache"
+    kept = studies.with_settings(start, checkpointing="none", precision="bf16")
+    assert base_name(kept, found) == "bf16 + no checkpointing"
+
+
 def test_the_composition_accumulates(run_study):
     table = composition_table(read(run_study))
     assert [row[1] for row in table.rows] == ["bf16", "compile", "sdpa", "fused-optimizer"]
