@@ -156,9 +156,8 @@ def _chosen(by: Sampling) -> str:
     among += [] if by.top_p is None else [f"top-p {by.top_p:g}"]
     if by.temperature:
         return ", ".join((f"temperature {by.temperature:g}", *among, f"seed {by.seed}"))
-    return "the likeliest" + (
-        f"; at temperature 0 {' and '.join(among)} change nothing" if among else ""
-    )
+    without = f"; without effect at temperature 0: {', '.join(among)}" if among else ""
+    return f"the likeliest{without}"
 
 
 SERVING_CONVENTIONS = (

@@ -334,7 +334,7 @@ def test_a_text_is_shown_in_its_own_lines(model):
 
 def test_choices_that_change_nothing_are_told(model):
     told = markdown.render(document(made(model, top_k=5, top_p=0.9)))
-    assert "the likeliest; at temperature 0 top-k 5 and top-p 0.9 change nothing" in told
+    assert "the likeliest; without effect at temperature 0: top-k 5, top-p 0.9" in told
 
 
 def test_a_queue_is_served_in_both_ways(model):
