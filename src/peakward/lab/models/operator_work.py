@@ -280,7 +280,7 @@ def _targets(given: list[Tensor]) -> int:
 
 
 def _new_to_cache(given: list[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """What `peakward.cache_write` writes to, the slots, and new keys and values."""
+    """The keys that `peakward.cache_write` writes to, the slots, and the new keys and values."""
     n_held = 4 if given[2].dim() < given[0].dim() else 2
     return given[0], given[n_held + 2], given[n_held : n_held + 2]
 

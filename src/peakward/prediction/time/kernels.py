@@ -207,15 +207,15 @@ CACHE_SHARES: dict[str, dict[int, float]] = {
     "int8": {80: 0.57, 128: 0.88},
     "float8_e4m3fn": {80: 0.42},
 }
-"""Of the copy's rate, at which one new token of a sequence reads a cache, by the type and the size of its
-heads: `2026-11-23-h100-kernel-speed-decode_attention` and, on an H200, of 80 and 128
+"""The share of the copy's rate at which one new token of a sequence reads a cache, by its type and the size
+of its heads: `2026-11-23-h100-kernel-speed-decode_attention` and, on an H200, of 80 and 128
 `2026-11-28-h200-kernel-trials-narrow-caches`; of fp8 by what 16 sequences' step takes more than one's
 (`2026-11-29-h200-bench-decode-caches`), which of bf16 and int8 gives what was timed alone."""
 
 
 def cache_share(operator: Operator, capability: ComputeCapability) -> float | None:
-    """Of the copy's rate; None of other operators, and where nothing was timed. Heads between two sizes are
-    padded to the larger."""
+    """Reading a cache, over the copy's rate; None of other operators, and where nothing was timed. Heads
+    between two sizes are padded to the larger."""
     if operator.name != _TO_CACHE or capability[0] != HOPPER:
         return None
     held = operator.inputs[1]

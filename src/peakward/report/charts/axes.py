@@ -201,7 +201,7 @@ def spanning(
 
 def log(values: Iterable[float], start: float, end: float, *, unit: Unit, most_ticks: int) -> Log:
     """A logarithmic scale slightly wider than the positive values, with ticks at powers of ten (of two for
-    bytes), or at even steps where fewer than two of them lie inside."""
+    bytes), or at even steps where fewer than two of them lie within a decade."""
     known = [value for value in values if value > 0]
     margin = (max(known) / min(known)) ** 0.04 if max(known) > min(known) else 1.5
     low, high = min(known) / margin, max(known) * margin
@@ -210,7 +210,7 @@ def log(values: Iterable[float], start: float, end: float, *, unit: Unit, most_t
         if unit == "bytes"
         else _decades(low, high, most_ticks)
     )
-    if len(marks) < 2:
+    if len(marks) < 2 and high < 10 * low:
         step = _nice_step((high - low) / max(3, most_ticks), unit)
         marks = Linear(low=low, high=high, start=start, end=end, step=step).ticks()
     return Log(low=low, high=high, start=start, end=end, marks=marks)
