@@ -13,6 +13,8 @@ from peakward.report.charts.canvas import LINE, line, text, width_of
 from peakward.report.format import SCALES, format_cell
 
 PIXELS_PER_X_TICK, PIXELS_PER_Y_TICK = 72, 44
+FEWEST = 3
+"""Steps that an axis is at least cut into: one of 2.5 times the half of it might have no round value inside."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,7 +197,7 @@ def spanning(
     low, high = min(known), max(known)
     if high - low <= abs(low) * 1e-9:
         high = low + (abs(low) or 1.0)
-    step = _nice_step((high - low) / most_ticks, unit)
+    step = _nice_step((high - low) / max(FEWEST, most_ticks), unit)
     return Linear(low=low, high=high, start=start, end=end, step=step)
 
 
@@ -211,7 +213,7 @@ def log(values: Iterable[float], start: float, end: float, *, unit: Unit, most_t
         else _decades(low, high, most_ticks)
     )
     if len(marks) < 2 and high < 10 * low:
-        step = _nice_step((high - low) / max(3, most_ticks), unit)
+        step = _nice_step((high - low) / max(FEWEST, most_ticks), unit)
         marks = Linear(low=low, high=high, start=start, end=end, step=step).ticks()
     return Log(low=low, high=high, start=start, end=end, marks=marks)
 
