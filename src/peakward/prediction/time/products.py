@@ -75,9 +75,12 @@ fp8 there were none, and bf16's are taken."""
 
 ALIGNED_BYTES = 16
 """Rows that start elsewhere cannot be loaded by a tensor descriptor."""
-UNALIGNED_SLOWDOWN = 7.0
-"""Then cuBLAS takes kernels of older devices: GPT-2's head, 50,257 wide, runs at 95 to 143 TFLOP/s
-in bf16 on an H200, where a width of 10,000 runs at 770."""
+UNALIGNED_SLOWDOWNS = {4: 3.3, 1: 7.0}
+"""By the bytes at whose multiples rows still start. Then cuBLAS takes kernels of older devices. Of Ampere
+where four bytes can be copied asynchronously (`align2`): OLMo 3's head, 100,278 wide, runs at 237 to 278
+TFLOP/s in bf16 on an H200, and takes 3.0 to 3.5 times as long as a width of 103,424 would. With multiples
+of eight none was traced. Else of Turing (`align1`): heads 50,257 and 57,717 wide run at 95 to 143, where a
+width of 10,000 runs at 770."""
 TF32_TRANSPOSED_SLOWDOWN = 1.8
 """A tf32 product over the rows of both operands, as every weight gradient is: 104 to 178 TFLOP/s
 where the others of its sizes have 144 to 305 (H200)."""
@@ -134,9 +137,15 @@ class ProductModel(NamedTuple):
         share = FEW_ROWS_BANDWIDTH if m <= FEW_ROWS else 1.0
         return elements * self.kernel.item_bytes / (share * self.bytes_per_s)
 
-    def aligned(self, *row_lengths: int) -> bool:
-        """Whether all rows of such lengths start at multiples of 16 bytes."""
-        return all(each * self.kernel.item_bytes % ALIGNED_BYTES == 0 for each in row_lengths)
+    def slowdown(self, *row_lengths: int) -> float:
+        """By how rows of such lengths start. 16-bit types alone lose by it: fp32 is loaded by the element,
+        and torch takes no other rows of fp8."""
+        starts = math.gcd(*(each * self.kernel.item_bytes for each in row_lengths))
+        if self.kernel.item_bytes != 2 or starts % ALIGNED_BYTES == 0:
+            return 1.0
+        return next(
+            slowdown for n_bytes, slowdown in UNALIGNED_SLOWDOWNS.items() if starts % n_bytes == 0
+        )
 
     def shared_out(self, n_tiles: int, m: int, k: int, batch: int) -> tuple[int, int]:
         """How many tiles there are and how long each sums, where few rows leave multiprocessors free."""

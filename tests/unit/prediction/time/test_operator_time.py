@@ -123,9 +123,10 @@ def test_tf32_is_the_cases_and_slow_over_the_rows_of_both():
 @pytest.mark.parametrize(
     ("m", "k", "n", "phase", "slowdown"),
     [
-        (512, 512, 124, "forward", 7),  # rows of 124 · 2 bytes: not of 16 each
+        (512, 512, 123, "forward", 7),  # rows of 123 · 2 bytes: not of 4 each
+        (512, 512, 124, "forward", 3.3),  # of 4, and not of 16
         (512, 512, 120, "forward", 1),
-        (124, 512, 128, "backward", 7),  # the gradient of 124 columns
+        (124, 512, 128, "backward", 3.3),  # the gradient of 124 columns
         (500, 512, 128, "forward", 1),  # 500 tokens are no row's length
         (128, 500, 128, "backward", 1),
     ],
@@ -335,6 +336,9 @@ def test_a_list_of_tensors_is_a_few_launches():
     found = cost(operator("_foreach_mul_", [many], [many], "optimizer"), of_case(CASE), device())
     assert found.device_s == pytest.approx(1.15 * (2 * X_S + LAUNCH_S))
     assert found.n_launches == pytest.approx(100 / 36)
+    large = tensor(1000 * 65_536 + 1, count=4)
+    halves = operator("_foreach_mul_", [large], [large], "optimizer")
+    assert cost(halves, of_case(CASE), device()).n_launches == pytest.approx(4 * 1001 / 320)
     narrow = tensor(12_800, dtype="bfloat16", count=4)
     halves = operator("_foreach_mul_", [narrow], [narrow], "optimizer")
     moved_s = 2 * narrow.n_bytes / 1e12

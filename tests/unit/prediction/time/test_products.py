@@ -9,6 +9,7 @@ from peakward.prediction.time.products import (
     FEW_ROWS,
     FEW_ROWS_BANDWIDTH,
     KERNELS,
+    UNALIGNED_SLOWDOWNS,
     Kernel,
     ProductModel,
     fitted,
@@ -117,18 +118,19 @@ def test_no_row_takes_no_tile(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "lengths", "aligned"),
+    ("kind", "lengths", "slowdown"),
     [
-        ("bf16", (8, 50_256), True),
-        ("bf16", (8, 50_257), False),
-        ("bf16", (4,), False),
-        ("fp32", (4,), True),
-        ("fp8", (16, 32), True),
-        ("fp8", (16, 24), False),
+        ("bf16", (8, 50_256), 1.0),
+        ("bf16", (8, 50_257), UNALIGNED_SLOWDOWNS[1]),
+        ("bf16", (8, 100_278), UNALIGNED_SLOWDOWNS[4]),
+        ("bf16", (4,), UNALIGNED_SLOWDOWNS[4]),
+        ("bf16", (50_257, 100_278), UNALIGNED_SLOWDOWNS[1]),
+        ("fp32", (3,), 1.0),
+        ("fp8", (16, 32), 1.0),
     ],
 )
-def test_rows_are_aligned_to_sixteen_bytes(kind, lengths, aligned):
-    assert plain(kernel=KERNELS[kind]).aligned(*lengths) is aligned
+def test_rows_of_16_bits_are_slow_by_how_they_start(kind, lengths, slowdown):
+    assert plain(kernel=KERNELS[kind]).slowdown(*lengths) == slowdown
 
 
 ALIGNED, ODD = (16, 16), (1, 2)
