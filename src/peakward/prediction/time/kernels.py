@@ -92,9 +92,9 @@ LONG_ROW = 12_000
 LONG_ROW_FACTORS = {"_log_softmax": 2.05, "_log_softmax_backward_data": 1.55}
 """At GPT-2's 50,257 the first took 1.95, at 49,152 to 50,400 2.1."""
 FOREACH = {4: 1.15, 2: 1.35}
-"""By bytes of an element: 3.6 to 3.9 TB/s in fp32, 3.1 in bf16. In six traces of 0.5 to 1.7 billion parameters
-it was 1.17 and 1.39 to 1.42 with what lies between launches; by these, stored steps of `2.7B` are told 6% too
-long."""
+"""By bytes of an element: 3.6 to 3.9 TB/s in fp32, 3.1 in bf16. In six traces of 0.5 to 1.7 billion
+parameters it was 1.17 and 1.39 to 1.42 with what lies between launches; by these, stored steps of `2.7B` are
+told 6% too long."""
 FOREACH_TENSORS_A_LAUNCH = 36
 FOREACH_BLOCK, FOREACH_BLOCKS_A_LAUNCH = 65_536, 320
 """Elements that a block takes, and blocks that a launch has (`MultiTensorApply.cuh`): one of bf16 takes an

@@ -125,8 +125,8 @@ CLUSTER = 2
 _BLACKWELL = 10
 SHORT_SLOWDOWN, SHORT_SUMMED_SLOWDOWN = 1.3, 1.7
 """Over tiles alone, of groups with no more rows than one cluster has: 1.23 to 1.43; and where groups cut what
-is summed over, as in a weight's gradient, 1.66 and 1.77. With eight experts of a thousand rows and more, steps
-are told 3% to 6% too short without."""
+is summed over, as in a weight's gradient, 1.66 and 1.77. With eight experts of a thousand rows and more,
+steps are told 3% to 6% too short without."""
 
 
 class Groups(NamedTuple):
