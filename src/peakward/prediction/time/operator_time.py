@@ -326,7 +326,9 @@ def _foreach(operator: Operator, setting: Setting, on: DeviceModel) -> tuple[flo
     item_bytes = max(ITEM_BYTES[each.dtype] for each in operator.outputs)
     factor = kernels.FOREACH.get(item_bytes, max(kernels.FOREACH.values()))
     moved = operator.bytes_read + operator.bytes_written
-    return factor * on.traffic.time_s(moved), n_launches
+    n_elements = sum(each.n_elements for each in operator.outputs)
+    elements_s = _elements_s(n_elements, on, kernels.FOREACH_ELEMENTS_PER_SM_S)
+    return max(factor * on.traffic.time_s(moved), elements_s), n_launches
 
 
 def _n_chunks(each: Operand) -> int:

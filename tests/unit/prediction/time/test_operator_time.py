@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from peakward.prediction.time.device_model import TrafficCurve
 from peakward.prediction.time.kernels import DROPPED_PER_SM_S, TIMES
 from peakward.prediction.time.operator_time import cost
 from peakward.prediction.time.setting import of_case
@@ -342,7 +343,12 @@ def test_a_list_of_tensors_is_a_few_launches():
     narrow = tensor(12_800, dtype="bfloat16", count=4)
     halves = operator("_foreach_mul_", [narrow], [narrow], "optimizer")
     moved_s = 2 * narrow.n_bytes / 1e12
-    assert seconds(halves) == pytest.approx(1.35 * (moved_s + LAUNCH_S))
+    assert seconds(halves) == pytest.approx(1.2 * (moved_s + LAUNCH_S))
+    many = tensor(10**9, dtype="bfloat16")  # By its elements, of which there are few bytes.
+    halves = operator("_foreach_mul_", [many], [many], "optimizer")
+    assert seconds(halves, traffic=TrafficCurve((0, 10**12), (LAUNCH_S, 0.1))) == pytest.approx(
+        10**9 / (100 * 700e9 / 132)
+    )
 
 
 def test_step_counts_never_reach_the_device():
