@@ -82,7 +82,7 @@ def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorC
     # the number of queries in the forward pass, or one query would be slow.
     rows_are_tokens = operator.phase == "forward" or (not batched and m in setting.n_rows)
     row_lengths = (n, k) if rows_are_tokens else (m, n, k) if batched else (m, n)
-    compute_s *= model.slowdown(*row_lengths)
+    compute_s *= model.slowdown(*row_lengths, forward=operator.phase == "forward")
     if kind == "tf32" and operator.phase == "backward" and k in setting.n_rows:
         compute_s *= TF32_TRANSPOSED_SLOWDOWN
     bound: Literal["compute", "memory", "launch"] = "compute" if compute_s > memory_s else "memory"

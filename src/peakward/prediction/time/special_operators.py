@@ -247,7 +247,7 @@ def loss_time(operator: Operator, model: ProductModel, on: DeviceModel) -> LossT
     kind = operator.name.removeprefix("peakward.linear_cross_entropy_")
     hidden, weight = operator.outputs if kind == "whole_backward" else operator.inputs[:2]
     (n_tokens, width), vocab = hidden.shape, weight.shape[0]
-    slowdown = model.slowdown(width)
+    slowdown = model.slowdown(width, forward=False)
     logits, of_hidden = (n_tokens, vocab, width), (n_tokens, width, vocab)
     sizes = [logits, of_hidden, (vocab, width, n_tokens)][_WHICH[kind]]
     if kind == "recomputed":  # Its logits never reach memory.
