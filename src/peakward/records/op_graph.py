@@ -226,6 +226,8 @@ class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Tokens in a step; None where unknown."""
     n_module_calls: int
     """Calls of modules in the forward pass."""
+    n_nodes: int
+    """Nodes of the autograd graph that the forward pass makes."""
     graph: OpGraph
     """The operators of the second step."""
     phases: tuple[MemoryPhase, ...]

@@ -1,5 +1,6 @@
 """Follows which operators of running code belong to parts that a compiler would make one graph of each."""
 
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,8 +18,8 @@ from peakward.records.op_graph import Call, CompiledParts, Operator, OpGraph, Ou
 _ASKED = ("is_compiling", "is_dynamo_compiling", "is_exporting")
 """The questions that code in a part which is told is answered with yes. Dynamo says so of
 exporting too (transformers' `masking_utils`, of torch below 2.14): a model compiled as a whole builds masks
-that an eager one does not. Repeated blocks need not be told, for none of transformers' asks; so one recording
-serves the eager step too."""
+that an eager one does not. Repeated blocks need not be told, for of transformers' those of mixtures alone
+ask; so one recording serves the eager step too."""
 
 
 class PartRecorder:
@@ -44,6 +45,8 @@ class PartRecorder:
         self._parts, self._told = parts, set(told)
         self._n_told = 0
         """Parts that run and are told."""
+        self.asked = False
+        """Whether code in a part that is not told has asked; torch's own asks all the time."""
         self._line = LifetimeRecorder() if line is None else line
         self._running = [0]
         self._starts, self._made_in = [0], [0]
@@ -95,11 +98,14 @@ class PartRecorder:
                     part.register_forward_hook(self._leave, always_call=True),
                 ):
                     changes.callback(hook.remove)
-            for name in _ASKED if self._told else ():
+            for name in _ASKED if self._parts else ():
                 changes.enter_context(patch.object(torch.compiler, name, self._is_told))
             yield
 
     def _is_told(self) -> bool:
+        if self._is_inside() and not self._n_told:
+            asker = sys._getframe(1).f_globals["__name__"]
+            self.asked |= not asker.startswith("torch.")
         return self._n_told > 0
 
     def _is_inside(self) -> bool:

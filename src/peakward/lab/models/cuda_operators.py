@@ -38,6 +38,8 @@ class DispatchedAsOnCuda(TorchDispatchMode):
     def __init__(self, compute_capability: ComputeCapability) -> None:
         super().__init__()
         self._has_kernel = compute_capability[0] in CAPABILITIES
+        self.loops = False
+        """Whether a grouped product was a loop."""
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
@@ -45,7 +47,10 @@ class DispatchedAsOnCuda(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is _GROUPED and not (self._has_kernel and args[0].dtype == torch.bfloat16):
             a, b, ends = (*args, kwargs.get("offs"))[:3]
-            return _aten.bmm.default(a, b) if ends is None else _looped(a, b, ends)
+            if ends is None:
+                return _aten.bmm.default(a, b)
+            self.loops = True
+            return _looped(a, b, ends)
         if func is _PUT and _differentiates_indexing():
             zeros, indices, gradient = args[:3]
             return _aten._index_put_impl_.default(zeros, indices, gradient, True, True)

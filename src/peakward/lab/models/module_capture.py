@@ -110,7 +110,7 @@ def capture_module(
             step.line,
         ):
             step.build()
-            with recorder, DispatchedAsOnCuda(compute_capability):
+            with recorder, DispatchedAsOnCuda(compute_capability) as dispatched:
                 step.run(_unmarked)
                 n_before = recorder.n_module_calls
                 step.run(recorder.mark)
@@ -122,6 +122,12 @@ def capture_module(
         raise PeakwardError(
             f"expected compiled code that reads no number which it draws, got {type(module).__name__}, as "
             "where layers are dropped: compile its blocks, or measure it with `pw.measure_step`"
+        )
+    if parts.asked and dispatched.loops:
+        raise PeakwardError(
+            "expected blocks that do the same where they are compiled, got those of "
+            f"{type(module).__name__}, whose experts ask and are then multiplied one by one in Python, where "
+            "graphs end: capture it eager, or its experts in bf16"
         )
     graph = OpGraph.of(map(_as_on_cuda, recorder.graph().operators))
     if not graph.operators:
@@ -136,6 +142,7 @@ def capture_module(
         n_rows=_n_rows((args, kwargs)),
         tokens=_tokens((args, kwargs)) if tokens is None else tokens,
         n_module_calls=recorder.n_module_calls - n_before,
+        n_nodes=recorder.n_nodes,
         graph=graph,
         phases=tuple(step.line.phases),
         lifetimes=step.line.lifetimes(),

@@ -65,12 +65,20 @@ class OpRecorder(TorchDispatchMode):
         self._parts = PartRecorder() if parts is None else parts
         self._paths = ModulePaths(model, name, self._parts)
         self._phase: Phase | None = None
+        self._first_node = 0
+        self.n_nodes = 0
+        """Nodes that autograd made in the last forward pass."""
         self._seen: list[Operator] = []
         self.last_module: str | None = None
         """The module of the last operator, also where that operator raised an error."""
 
     def mark(self, phase: Phase | None) -> None:
         """Gives the following operators a phase. Operators before the first mark are not kept."""
+        number = torch._C._autograd._get_sequence_nr()
+        if phase == "forward":
+            self._first_node = number
+        elif self._phase == "forward":
+            self.n_nodes = number - self._first_node
         self._phase = phase
         self._parts.mark(phase)
 

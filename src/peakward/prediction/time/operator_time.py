@@ -9,13 +9,10 @@ from peakward.prediction.operators.tape import BFLOAT, FLOAT
 from peakward.prediction.time import kernels, special_operators
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.kernels import KERNELS, Kernel, relative_time
-from peakward.prediction.time.products import (
-    SPLIT_FROM,
-    TF32_TRANSPOSED_SLOWDOWN,
-    UNALIGNED_SLOWDOWN,
-)
+from peakward.prediction.time.products import SPLIT_FROM, TF32_TRANSPOSED_SLOWDOWN
+from peakward.prediction.time.row_operators import row_time
 from peakward.prediction.time.setting import Setting
-from peakward.prediction.time.special_operators import fused_s, loss_time, product_time, routing
+from peakward.prediction.time.special_operators import fused_s, loss_time, product_time
 from peakward.records.calibration import AttentionPass
 from peakward.records.op_graph import ITEM_BYTES, Operand, Operator
 
@@ -85,8 +82,7 @@ def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorC
     # the number of queries in the forward pass, or one query would be slow.
     rows_are_tokens = operator.phase == "forward" or (not batched and m in setting.n_rows)
     row_lengths = (n, k) if rows_are_tokens else (m, n, k) if batched else (m, n)
-    if model.kernel.item_bytes == 2 and not model.aligned(*row_lengths):
-        compute_s *= UNALIGNED_SLOWDOWN
+    compute_s *= model.slowdown(*row_lengths, forward=operator.phase == "forward")
     if kind == "tf32" and operator.phase == "backward" and k in setting.n_rows:
         compute_s *= TF32_TRANSPOSED_SLOWDOWN
     bound: Literal["compute", "memory", "launch"] = "compute" if compute_s > memory_s else "memory"
@@ -119,6 +115,7 @@ def _grouped_product(operator: Operator, on: DeviceModel) -> OperatorCost:
         return OperatorCost(None, special_operators.LAUNCHES, "compute")
     found = special_operators.groups(operator)
     compute_s = special_operators.compute_s(found, model, on.compute_capability)
+    compute_s *= special_operators.slowdown(operator)
     memory_s = (operator.bytes_read + operator.bytes_written) / model.bytes_per_s
     start_s = on.traffic.launch_s + model.start_s
     bound: Literal["compute", "memory", "launch"] = "compute" if compute_s > memory_s else "memory"
@@ -266,9 +263,9 @@ def _pass(name: str, operator: Operator, setting: Setting, on: DeviceModel) -> t
             _n_elements(operator), on, kernels.ELEMENTS_PER_SM_S
         )
         return max(on.traffic.slowed_s(kernels.WIDENING, moved), widened_s), 1.0
-    dealt = routing(name, operator, on)
-    if dealt is not None:
-        return dealt
+    of_rows = row_time(name, operator, on)
+    if of_rows is not None:
+        return of_rows
     kernel = _kernel(name, operator)
     if kernel is None:
         return _elementwise_s(operator, setting, on), 1.0
@@ -316,7 +313,12 @@ def _elements_s(n_elements: float, on: DeviceModel, elements_per_sm_s: float) ->
 
 def _foreach(operator: Operator, setting: Setting, on: DeviceModel) -> tuple[float, float]:
     n_tensors = sum(each.count for each in operator.outputs)
-    n_launches = max(1.0, n_tensors / kernels.FOREACH_TENSORS_A_LAUNCH)
+    n_blocks = sum(_n_chunks(each) for each in operator.outputs)
+    n_launches = max(
+        1.0,
+        n_tensors / kernels.FOREACH_TENSORS_A_LAUNCH,
+        n_blocks / kernels.FOREACH_BLOCKS_A_LAUNCH,
+    )
     if all(not each.shape for each in operator.outputs):
         # Step counts and what is made of them: on the host, unless a graph or a kernel needs them.
         if setting.counts_steps_on_host:
@@ -327,7 +329,14 @@ def _foreach(operator: Operator, setting: Setting, on: DeviceModel) -> tuple[flo
     item_bytes = max(ITEM_BYTES[each.dtype] for each in operator.outputs)
     factor = kernels.FOREACH.get(item_bytes, max(kernels.FOREACH.values()))
     moved = operator.bytes_read + operator.bytes_written
-    return factor * on.traffic.time_s(moved), n_launches
+    n_elements = sum(each.n_elements for each in operator.outputs)
+    elements_s = _elements_s(n_elements, on, kernels.FOREACH_ELEMENTS_PER_SM_S)
+    return max(factor * on.traffic.time_s(moved), elements_s), n_launches
+
+
+def _n_chunks(each: Operand) -> int:
+    """Blocks of threads that go through these tensors."""
+    return each.count * math.ceil(each.n_elements / each.count / kernels.FOREACH_BLOCK)
 
 
 def _one_by_one(operator: Operator, on: DeviceModel) -> float:

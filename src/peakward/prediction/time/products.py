@@ -75,9 +75,13 @@ fp8 there were none, and bf16's are taken."""
 
 ALIGNED_BYTES = 16
 """Rows that start elsewhere cannot be loaded by a tensor descriptor."""
-UNALIGNED_SLOWDOWN = 7.0
-"""Then cuBLAS takes kernels of older devices: GPT-2's head, 50,257 wide, runs at 95 to 143 TFLOP/s
-in bf16 on an H200, where a width of 10,000 runs at 770."""
+UNALIGNED_SLOWDOWNS = {4: (3.0, 3.45), 1: (8.0, 5.4)}
+"""By the bytes at whose multiples rows still start, forward and backward. Then cuBLAS takes kernels of
+older devices. Of Ampere where four bytes can be copied asynchronously (`align2`): OLMo 3's head, 100,278
+wide, ran at 278 TFLOP/s forward and at 237 and 242 backward in bf16 on an H200. With multiples of eight
+none was traced. Else of Turing (`align1`): a head 57,717 wide ran at 97 forward, one of 50,257 on an H100 at
+147 backward, and others there took 1.5 and 1.6 times as long forward as backward. A width of 10,000 runs at
+770."""
 TF32_TRANSPOSED_SLOWDOWN = 1.8
 """A tf32 product over the rows of both operands, as every weight gradient is: 104 to 178 TFLOP/s
 where the others of its sizes have 144 to 305 (H200)."""
@@ -134,9 +138,14 @@ class ProductModel(NamedTuple):
         share = FEW_ROWS_BANDWIDTH if m <= FEW_ROWS else 1.0
         return elements * self.kernel.item_bytes / (share * self.bytes_per_s)
 
-    def aligned(self, *row_lengths: int) -> bool:
-        """Whether all rows of such lengths start at multiples of 16 bytes."""
-        return all(each * self.kernel.item_bytes % ALIGNED_BYTES == 0 for each in row_lengths)
+    def slowdown(self, *row_lengths: int, forward: bool) -> float:
+        """By how rows of such lengths start. 16-bit types alone lose by it: fp32 is loaded by the element,
+        and torch takes no other rows of fp8."""
+        starts = math.gcd(*(each * self.kernel.item_bytes for each in row_lengths))
+        if self.kernel.item_bytes != 2 or starts % ALIGNED_BYTES == 0:
+            return 1.0
+        found = (each for n_bytes, each in UNALIGNED_SLOWDOWNS.items() if starts % n_bytes == 0)
+        return next(found)[0 if forward else 1]
 
     def shared_out(self, n_tiles: int, m: int, k: int, batch: int) -> tuple[int, int]:
         """How many tiles there are and how long each sums, where few rows leave multiprocessors free."""

@@ -191,12 +191,17 @@ def _stretches(timed: Sequence[_Timed], phase: PhasePrediction) -> Iterator[Stre
     """
     own = [each for each in timed if each[0].phase == phase.phase]
     n_calls = sum(operator.count for operator, _ in own)
+    host_s = phase.host_s
+    if any(operator.name.startswith("aten._foreach_") for operator, _ in own):
+        before_s = dispatch.BEFORE_FOREACH * host_s
+        host_s -= before_s
+        yield Stretch(n_launches=1, host_s=before_s, device_s=0.0)
     for run in _runs(own):
         share = sum(operator.count for operator, _ in run) / n_calls
         waits = [i for i, (operator, _) in enumerate(run) if _is_read_by_host(operator)]
         yield Stretch(
             n_launches=max(1, math.ceil(sum(op.count * each.n_launches for op, each in run))),
-            host_s=share * phase.host_s,
+            host_s=share * host_s,
             device_s=sum(op.count * (each.device_s or 0.0) for op, each in run),
             n_waits=sum(run[i][0].count for i in waits),
             n_before=round(sum(each.n_launches for _, each in run[: waits[0]])) if waits else 0,

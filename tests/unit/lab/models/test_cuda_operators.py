@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from peakward.lab.models.module_capture import capture_module
 from peakward.prediction.operators.compiled_module.step import compiled_step
+from peakward.records.errors import PeakwardError
 from peakward.records.op_graph import OpGraph
 
 HOPPER, AMPERE = (9, 0), (8, 0)
@@ -121,6 +122,22 @@ def test_compiled_code_has_every_expert_s_product():
     assert flops == eager
     assert waits(step.graph) == waits(found.graph) == {"forward": 2, "backward": 3}
     assert step.n_graphs == {"forward": 2, "backward": 2}, "no graph ends where an operator waits"
+
+
+class AskingBlock(Block):
+    """As transformers' mixtures, whose experts go another way where they are compiled and not in bf16."""
+
+    def forward(self, x):
+        torch.compiler.is_compiling()
+        return super().forward(x)
+
+
+def test_a_compiled_loop_that_would_be_another_is_refused():
+    blocks = nn.Sequential(AskingBlock(), AskingBlock())
+    with pytest.raises(PeakwardError, match="multiplied one by one in Python"):
+        captured(blocks, torch.float32, compiled=list(blocks))
+    assert captured(blocks, torch.float32).compiled is None
+    assert captured(blocks, torch.bfloat16, compiled=list(blocks)).compiled is not None
 
 
 class Rows(nn.Module):

@@ -20,6 +20,7 @@ from peakward.prediction.time.dispatch import (
     LAUNCH,
     MODULE,
     NODE,
+    NODES_OF_AN_OPERATOR,
     OPERATOR,
     OPTIMIZER,
     PARAMETER,
@@ -285,7 +286,7 @@ def test_a_compiled_part_is_a_call_with_its_launches_and_parameters():
         + 3 * LAUNCH
         + fewer * PARAMETER["backward"]
         + step.n_eager["backward"] * OPERATOR
-        + 2 * NODE
+        + 2 * NODES_OF_AN_OPERATOR * NODE
     )
     assert compiled_module_calls(found, step, "optimizer") == module_calls(found, "optimizer")
 
@@ -298,7 +299,8 @@ def test_each_operator_module_and_node_costs_its_own():
     n_forward, n_backward = (totals[phase].n_calls for phase in ("forward", "backward"))
     assert n_forward == 3, "two products and the sum"
     assert module_calls(found, "forward") == pytest.approx(3 * OPERATOR + 2 * MODULE)
-    assert module_calls(found, "backward") == pytest.approx(n_backward * OPERATOR + 3 * NODE)
+    nodes = 2 * 2 + 1 + 4  # Products and what turns their weights, the sum; and for each parameter.
+    assert module_calls(found, "backward") == pytest.approx(n_backward * OPERATOR + nodes * NODE)
     assert module_calls(found, "optimizer") == pytest.approx(290 + 1.2 * 4), "four tensors"
 
 

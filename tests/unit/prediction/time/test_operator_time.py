@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from peakward.prediction.time.device_model import TrafficCurve
 from peakward.prediction.time.kernels import DROPPED_PER_SM_S, TIMES
 from peakward.prediction.time.operator_time import cost
 from peakward.prediction.time.setting import of_case
@@ -123,9 +124,10 @@ def test_tf32_is_the_cases_and_slow_over_the_rows_of_both():
 @pytest.mark.parametrize(
     ("m", "k", "n", "phase", "slowdown"),
     [
-        (512, 512, 124, "forward", 7),  # rows of 124 · 2 bytes: not of 16 each
+        (512, 512, 123, "forward", 8),  # rows of 123 · 2 bytes: not of 4 each
+        (512, 512, 124, "forward", 3),  # of 4, and not of 16
         (512, 512, 120, "forward", 1),
-        (124, 512, 128, "backward", 7),  # the gradient of 124 columns
+        (124, 512, 128, "backward", 3.45),  # the gradient of 124 columns
         (500, 512, 128, "forward", 1),  # 500 tokens are no row's length
         (128, 500, 128, "backward", 1),
     ],
@@ -335,10 +337,18 @@ def test_a_list_of_tensors_is_a_few_launches():
     found = cost(operator("_foreach_mul_", [many], [many], "optimizer"), of_case(CASE), device())
     assert found.device_s == pytest.approx(1.15 * (2 * X_S + LAUNCH_S))
     assert found.n_launches == pytest.approx(100 / 36)
+    large = tensor(1000 * 65_536 + 1, count=4)
+    halves = operator("_foreach_mul_", [large], [large], "optimizer")
+    assert cost(halves, of_case(CASE), device()).n_launches == pytest.approx(4 * 1001 / 320)
     narrow = tensor(12_800, dtype="bfloat16", count=4)
     halves = operator("_foreach_mul_", [narrow], [narrow], "optimizer")
     moved_s = 2 * narrow.n_bytes / 1e12
-    assert seconds(halves) == pytest.approx(1.35 * (moved_s + LAUNCH_S))
+    assert seconds(halves) == pytest.approx(1.2 * (moved_s + LAUNCH_S))
+    many = tensor(10**9, dtype="bfloat16")  # By its elements, of which there are few bytes.
+    halves = operator("_foreach_mul_", [many], [many], "optimizer")
+    assert seconds(halves, traffic=TrafficCurve((0, 10**12), (LAUNCH_S, 0.1))) == pytest.approx(
+        10**9 / (100 * 700e9 / 132)
+    )
 
 
 def test_step_counts_never_reach_the_device():

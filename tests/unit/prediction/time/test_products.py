@@ -9,6 +9,7 @@ from peakward.prediction.time.products import (
     FEW_ROWS,
     FEW_ROWS_BANDWIDTH,
     KERNELS,
+    UNALIGNED_SLOWDOWNS,
     Kernel,
     ProductModel,
     fitted,
@@ -117,18 +118,25 @@ def test_no_row_takes_no_tile(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "lengths", "aligned"),
+    ("kind", "lengths", "starts"),
     [
-        ("bf16", (8, 50_256), True),
-        ("bf16", (8, 50_257), False),
-        ("bf16", (4,), False),
-        ("fp32", (4,), True),
-        ("fp8", (16, 32), True),
-        ("fp8", (16, 24), False),
+        ("bf16", (8, 50_257), 1),
+        ("bf16", (8, 100_278), 4),
+        ("bf16", (4,), 4),
+        ("bf16", (50_257, 100_278), 1),
     ],
 )
-def test_rows_are_aligned_to_sixteen_bytes(kind, lengths, aligned):
-    assert plain(kernel=KERNELS[kind]).aligned(*lengths) is aligned
+def test_rows_of_16_bits_are_slow_by_how_they_start(kind, lengths, starts):
+    model = plain(kernel=KERNELS[kind])
+    both = tuple(model.slowdown(*lengths, forward=each) for each in (True, False))
+    assert both == UNALIGNED_SLOWDOWNS[starts]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lengths"), [("bf16", (8, 50_256)), ("fp32", (3,)), ("fp8", (16,))]
+)
+def test_other_rows_are_not(kind, lengths):
+    assert plain(kernel=KERNELS[kind]).slowdown(*lengths, forward=True) == 1.0
 
 
 ALIGNED, ODD = (16, 16), (1, 2)

@@ -13,6 +13,7 @@ from peakward.lab.models.module_capture import capture_module
 from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.time.device_model import AttentionModel, device_model
+from peakward.prediction.time.dispatch import BEFORE_FOREACH
 from peakward.prediction.time.errors_seen import DEVICE, HOST
 from peakward.prediction.time.operator_time import cost
 from peakward.prediction.time.setting import of_case
@@ -404,6 +405,21 @@ def test_a_large_head_behind_many_small_layers_does_not_hide_them():
     head_s = max(each.device_s for each in found.operators)
     assert found.step_s.estimate == pytest.approx(found.host_s + head_s, rel=0.05)
     assert found.step_s.estimate > 1.2 * max(found.host_s, found.device_s)
+
+
+def test_an_optimizer_over_lists_keeps_the_device_waiting_before_it_launches_anything():
+    """The next step reads its mask when the optimizer's work is done, so nothing else hides it."""
+    with torch.device("meta"):
+        module = Masked(50)
+        module.head = torch.nn.Linear(8, 2**24)
+    given = torch.empty(4, 8, device="meta"), torch.ones(4, dtype=torch.long)
+    capture = capture_module(module, given, pass_="train_step", loss=lambda y: y.sum())
+    found = module_time(capture, device(call_s=20 * US))
+    forward, backward, optimizer = found.phases
+    before_s = BEFORE_FOREACH * optimizer.host_s
+    assert optimizer.device_s > 2 * (optimizer.host_s - before_s)
+    alone_s = forward.host_s + backward.host_s + before_s + optimizer.device_s
+    assert found.step_s.estimate == pytest.approx(alone_s, rel=0.03)
 
 
 def test_a_full_queue_is_what_the_device_still_has_to_do():

@@ -124,9 +124,10 @@ class _Planner:
         """Give the i-th kernel's results their places; those that need a new one."""
         kernel, new = self._kernels[i], []
         over = kernel.over if kernel.over is not None and self._last[kernel.over] == i else None
+        untaken = over
         for each in kernel.writes:
-            if over is not None and _alike(over, each):
-                each.tensor = over.tensor
+            if untaken is not None and _alike(untaken, each):
+                each.tensor, untaken = untaken.tensor, None
             elif kernel.kind != "operator":
                 each.tensor = self._reused(each, i)
             if each.tensor is None:

@@ -77,6 +77,17 @@ def test_over_an_input_that_nobody_needs_any_more():
     assert other.tensor != needed.tensor
 
 
+def test_one_result_alone_is_written_over_an_input():
+    """As RoPE of queries and of keys in one kernel: Helium's keys had the place of its queries."""
+    line = Timeline()
+    graph = Graph()
+    given = Buffer(WIDE, line.op(WIDE.n_bytes))
+    queries, keys = graph.fused(given, writes=(WIDE, WIDE), over=given)
+    graph.run(line, queries, keys, tuning=False)
+    assert queries.tensor == given.tensor
+    assert keys.tensor != given.tensor
+
+
 def test_an_operator_of_torch_s_allocates_and_gives_back_by_itself():
     graph = Graph()
     first = fused(graph, writes=ROW)
