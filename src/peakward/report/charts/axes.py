@@ -14,7 +14,8 @@ from peakward.report.format import SCALES, format_cell
 
 PIXELS_PER_X_TICK, PIXELS_PER_Y_TICK = 72, 44
 FEWEST = 3
-"""Steps that an axis is cut into at least: of two, each made round by up to 2.5 times, none might lie inside."""
+"""Steps that an axis is cut into at least. Made round, a step grows by up to 2.5 times: of two none might be
+inside."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
