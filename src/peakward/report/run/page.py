@@ -160,7 +160,8 @@ def _work(case: LeverCase) -> str:
     said = "a step given as a function" if isinstance(case, StepCase) else workload(case.workload)
     if case.tokens_per_step is None:
         return said
-    return f"{said}: {format_cell(case.tokens_per_step, 'count')} tokens a step"
+    n = case.tokens_per_step
+    return f"{said}: {format_cell(n, 'count')} {'token' if n == 1 else 'tokens'} a step"
 
 
 def _waited(found: RunParts) -> dict[str, str]:
