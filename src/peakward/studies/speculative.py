@@ -162,15 +162,19 @@ def speed(row: Row[Guessing]) -> Interval:
 
 
 def slower(view: View[Guessing]) -> Iterator[Conclusion]:
-    """Names the cases that are slower than decoding without guesses."""
-    for row in view.rows:
-        own = measured(row)
-        if own is not None and own.high < 1:
-            told = Sentence()
-            factor = told("speed-up", own.estimate, "ratio", row.measurement)
-            yield from told.end(
-                f"With {place(row)} guessing loses, at {factor} the speed without guesses."
-            )
+    """Names the cases that are slower than decoding without guesses, a sentence for each draft."""
+    losing = [row for row in view.rows if (own := measured(row)) is not None and own.high < 1]
+    for rows in values.groups(losing, curve):
+        told = Sentence()
+        each = [
+            f"{told(f'speed-up by {n}', speed(row).estimate, 'ratio', row.measurement)} with {n}"
+            for row in rows
+            if (n := guesses(row))
+        ]
+        yield from told.end(
+            f"Guessing by {curve(rows[0])} loses, by the tokens of a round: {', '.join(each)}, of the speed "
+            "without guesses."
+        )
 
 
 def right(view: View[Guessing]) -> Iterator[Conclusion]:
