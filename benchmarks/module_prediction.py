@@ -1,8 +1,8 @@
 """How well steps of models are predicted that prediction was not made from: a grid over transformers.
 
-    python benchmarks/module_prediction.py --grid ten --budget-s 270 --out module_prediction.json
-    python benchmarks/module_prediction.py --grid ten --trial --out trial.json    # no GPU, minutes
-    python benchmarks/module_prediction.py --grid ten --device h200-141 --foresee --out told.json
+    python benchmarks/module_prediction.py --grid blind --budget-s 270 --out module_prediction.json
+    python benchmarks/module_prediction.py --grid blind --trial --out trial.json    # no GPU, minutes
+    python benchmarks/module_prediction.py --grid blind --device h200-141 --foresee --out told.json
     python benchmarks/module_prediction.py --again module_prediction.json --out again.json
 
 Every case is captured on the meta device, and kernels of compiled ones are made meanwhile; then the device is
@@ -31,7 +31,7 @@ from types import FrameType
 import msgspec
 import torch
 
-from module_grid import seven, ten
+from module_grid import blind, seven
 from module_grid.cases import GridCase
 from module_grid.measured import measured, release, warm
 from module_grid.predicted import Captured, captured, told, told_of_the_moment
@@ -43,7 +43,7 @@ from peakward.lab.measure.isolated import Workers
 from peakward.records.calibration import Calibration, Subject
 from peakward.records.measurement import Environment
 
-GRIDS: dict[str, Callable[..., list[GridCase]]] = {"seven": seven.grid, "ten": ten.grid}
+GRIDS: dict[str, Callable[..., list[GridCase]]] = {"seven": seven.grid, "blind": blind.grid}
 TURN_S = 0.4
 """Of timed steps a case."""
 SPARE_CORES = 2
@@ -77,7 +77,7 @@ def main() -> None:
     """Predict and measure, or predict again; print the summary."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
-    parser.add_argument("--grid", choices=list(GRIDS), default="ten")
+    parser.add_argument("--grid", choices=list(GRIDS), default="blind")
     parser.add_argument("--device", help="a catalogued key; this machine's GPU without")
     parser.add_argument("--budget-s", type=float, default=440.0, help="for all but imports")
     parser.add_argument("--only", default="", help="cases whose name has this")

@@ -24,7 +24,7 @@ def llama_like(hidden: int, layers: int, heads: int, kv: int, ff: int, **more: A
     }
 
 
-POSITIONS = {"n_positions": ("gpt2", "gptj", "gpt_bigcode"), "max_seq_len": ("mpt",)}
+POSITIONS = {"n_positions": ("gpt2", "gptj", "gpt_bigcode", "codegen"), "max_seq_len": ("mpt",)}
 """Names of the longest sequence, where it is not max_position_embeddings."""
 
 
@@ -44,7 +44,7 @@ class GridCase(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """For a line of output."""
         width = self._first("hidden_size", "n_embd", "d_model")
-        layers = self._first("num_hidden_layers", "n_layer", "n_layers")
+        layers = self._first("num_hidden_layers", "num_layers", "n_layer", "n_layers")
         size = f"{layers} × {width}, {self.batch} × {self.seq_len}"
         return f"{self.kind} {size}, {self.precision}, {self.pass_}, compiled: {self.compiled}"
 
