@@ -172,9 +172,9 @@ def compute_s(each: Groups, on: ProductModel, compute_capability: ComputeCapabil
 # From two rows on int8 is not widened. Shares and what does not depend on a weight's size lie on a line
 # through what 28,672 × 8,192 and 10,240 × 2,560 took on an H200, whose copies run at 4.2 TB/s
 # (`2026-11-29-h200-kernel-trials-int8-digits`): 63.4, 66.1, 68.9 and 87.3 µs, and 13.2, 14.7, 16.4 and 22.5,
-# of 8, 16, 32 and 64 rows. Two others are foretold within 9%. `products` foretells bf16 of both smaller
-# weights there to 1%, so nothing is taken off. From 17 rows on what was timed also brought weights into the
-# L2, which has gone since and cost 2 to 5 µs. Of fp32 inputs nothing was measured.
+# of 8, 16, 32 and 64 rows. Two others are foretold within 7%. `products` foretells bf16 of 10,240 × 2,560
+# there within 3%, so nothing is taken off. From 17 rows on what was timed also brought weights into the L2,
+# which has gone since and cost 2 to 5 µs. Of fp32 inputs nothing was measured.
 
 SHARES: dict[int, dict[int, float]] = {
     8: {1: 0.83, 8: 0.96, 16: 0.94, 32: 0.95, 64: 0.77},
@@ -182,9 +182,9 @@ SHARES: dict[int, dict[int, float]] = {
 }
 """Share of a copy's bandwidth, by bits and by rows that a program takes."""
 DIGITS_START_S = {8: 1.1e-6, 16: 2.2e-6, 32: 6.0e-6, 64: 10.6e-6}
-"""What int8 takes beside a product's start, whatever the size: of more than 16 rows with a launch before."""
+"""Beside a product's start, by the rows of a program: int8 alone, from 17 rows on with a launch before."""
 DIGITS_WITHIN = 16
-"""Up to so many rows programs make digits of x themselves."""
+"""The most rows of which programs make the digits of x themselves."""
 
 
 class ProductTime(NamedTuple):

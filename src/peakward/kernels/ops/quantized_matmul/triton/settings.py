@@ -14,11 +14,11 @@ WARPS = 8
 is twice as many, as their registers allow (one row of 14,336 × 4,096 24.6 µs for 26.9), but not with 32
 rows (32.8 for 30.7)."""
 FEW_ROWS = 16
-"""Up to so many rows of x its digits are made by each program that multiplies them."""
+"""The most rows of x whose digits each program that multiplies them makes for itself."""
 LEAST_FILLED = 0.9
 """The share of all multiprocessors that have a program where channels alone fill the GPU: 7,680 by 64 did."""
 ALIGNED_BYTES = 16
-"""What a lane loads at once."""
+"""Loaded by a lane at once."""
 CHANNELS = 16
 """The channels of a warp whose x is in shared memory; other warps have as many or twice as many."""
 
