@@ -31,7 +31,7 @@ def bytes_cut(m, n_splits):
     """One row of x along a weight of 8 bits, or rows in digits."""
     if m == 1:
         return kernel.Row(n_splits, channels=4, columns=256, warps=1, n_stages=2)
-    return kernel.Digits(n_splits, channels=64, rows=8, warps=4, n_stages=2)
+    return kernel.Digits(n_splits, channels=64, rows=8, warps=4, n_stages=2, is_apart=True)
 
 
 def drawn(m, n, k, dtype, seed):
@@ -377,6 +377,33 @@ def test_columns_are_split_where_channels_do_not_fill_the_gpu():
 
     assert splits(512) > 2
     assert splits(8192) == 1
+
+
+def digits_for(m, n, k, **more):
+    return kernel.byte_settings_for(
+        **{"m": m, "n": n, "n_tiles": -(-k // 128), "group": 128, "n_multiprocessors": 132},
+        **{"dtype": torch.bfloat16, **more},
+    )
+
+
+@pytest.mark.parametrize(
+    "m, n, k", [(2, 28672, 8192), (16, 2560, 10240), (17, 4096, 4096), (64, 28672, 8192)]
+)
+def test_digits_make_up_to_two_programs_a_multiprocessor(m, n, k):
+    found = digits_for(m, n, k)
+    assert found.is_apart == (m > 16)
+    assert 132 <= -(-n // found.channels) * found.n_splits <= 1.1 * 2 * 132
+
+
+@pytest.mark.parametrize("n, k", [(10240, 2560), (7680, 2560)])
+def test_digits_of_many_rows_are_not_split_where_fewer_channels_fill_the_gpu(n, k):
+    assert digits_for(16, n, k).n_splits > 1
+    assert digits_for(17, n, k)[:2] == (1, 64)
+
+
+def test_channels_that_are_not_aligned_are_not_copied_beside_many_rows():
+    assert isinstance(digits_for(16, 4096, 4100, aligned=False), kernel.Digits)
+    assert isinstance(digits_for(17, 4096, 4100, aligned=False), kernel.Shared)
 
 
 @pytest.fixture(scope="module")

@@ -25,10 +25,10 @@ def _int4(
         int4_matmul(torch.empty(m, K, dtype=dtype), weight, scale, zero)
 
 
-def _int8(m: int, *, groups: int = 1, dtype: torch.dtype = torch.bfloat16) -> None:
+def _int8(m: int, *, n: int = N, groups: int = 1, dtype: torch.dtype = torch.bfloat16) -> None:
     with torch.device("meta"):
-        weight = torch.empty(N, K, dtype=torch.int8)
-        int8_matmul(torch.empty(m, K, dtype=dtype), weight, torch.empty(groups, N))
+        weight = torch.empty(n, K, dtype=torch.int8)
+        int8_matmul(torch.empty(m, K, dtype=dtype), weight, torch.empty(groups, n))
 
 
 # 128 registers: 16 warps on a multiprocessor.
@@ -78,9 +78,41 @@ LAUNCHES = {
     "int8 groups 1": Launch(
         partial(_int8, 1, groups=K // 128), registers=128, shared_bytes=32 << 10
     ),
-    "int8 16": Launch(partial(_int8, 16), registers=128, shared_bytes=96 << 10),
-    "int8 4": Launch(partial(_int8, 4), registers=96, shared_bytes=80 << 10),
-    "int8 64": Launch(partial(_int8, 64), registers=192, shared_bytes=112 << 10),
+    "int8 4": Launch(partial(_int8, 4), registers=128, shared_bytes=72 << 10),
+    "int8 16": Launch(partial(_int8, 16), registers=160, shared_bytes=80 << 10),
+    "int8 tiles 16": Launch(
+        partial(_int8, 16, groups=K // 128), registers=160, shared_bytes=84 << 10
+    ),
+    "int8 32": Launch(partial(_int8, 32), registers=128, shared_bytes=96 << 10),
+    "int8 64": Launch(partial(_int8, 64), registers=192, shared_bytes=104 << 10),
+    # Of 128 channels two programs are resident: 255 registers by 128 threads, and half of what is shared.
+    "int8 32 of 128 channels": Launch(
+        partial(_int8, 32, n=2 * N), registers=176, shared_bytes=104 << 10
+    ),
+    "int8 64 of 128 channels": Launch(
+        partial(_int8, 64, n=2 * N), registers=255, shared_bytes=104 << 10, capabilities=(90,)
+    ),
+    "int8 tiles 64 of 128 channels": Launch(
+        partial(_int8, 64, n=2 * N, groups=K // 128),
+        registers=255,
+        shared_bytes=104 << 10,
+        capabilities=(90,),
+    ),
+    # Six registers of a thread, and with groups twelve: without wgmma both sides pass through them.
+    "int8 64 of 128 channels sm_80": Launch(
+        partial(_int8, 64, n=2 * N),
+        registers=255,
+        shared_bytes=72 << 10,
+        stack_bytes=24,
+        capabilities=(80,),
+    ),
+    "int8 tiles 64 of 128 channels sm_80": Launch(
+        partial(_int8, 64, n=2 * N, groups=K // 128),
+        registers=255,
+        shared_bytes=72 << 10,
+        stack_bytes=48,
+        capabilities=(80,),
+    ),
     "int8 groups 16": Launch(
         partial(_int8, 16, groups=K // 32), registers=144, shared_bytes=64 << 10
     ),

@@ -115,6 +115,7 @@ _SLOTS = 132
 _CUT_TILE = 128
 """Inputs."""
 _WARPS, _MOST_SPLITS = 8, 32
+_FEW_ROWS, _LEAST_FILLED, _ALIGNED_BYTES = 16, 0.9, 16
 
 
 class Cut(NamedTuple):
@@ -149,7 +150,7 @@ def quantised_forward(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear,
 def cut(n_rows: int, n_in: int, n_out: int, *, bits: int, group: int, compute: str) -> Cut:
     """The cut of n_rows of x in that type, where a scale is of so many inputs."""
     n_tiles = -(-n_in // _CUT_TILE)
-    if bits == 8 and n_rows <= 16 and compute != FLOAT:
+    if bits == 8 and compute != FLOAT and (n_rows <= _FEW_ROWS or n_in % _ALIGNED_BYTES == 0):
         return _cut_of_bytes(n_rows, n_tiles, n_out)
     rows, channels, warps, shares_x = _program(n_rows, n_out, group=group, compute=compute)
     n_programs = -(-n_out // channels) * -(-n_rows // rows)
@@ -160,13 +161,15 @@ def cut(n_rows: int, n_in: int, n_out: int, *, bits: int, group: int, compute: s
 
 
 def _cut_of_bytes(n_rows: int, n_tiles: int, n_out: int) -> Cut:
-    rows, channels, least = (1, 8, 16) if n_rows == 1 else (16, 32, 4)
-    if n_rows == 1 and 1 < n_out / 8 / (6 * _SLOTS) < 1.5:
-        channels, least = 4, 32
-    n_programs = max(1, -(-n_out // channels))
-    wanted = round(2 * _SLOTS / n_programs)
-    if n_rows > 1 and wanted > 1:
-        wanted = round(3 * _SLOTS / n_programs)
+    if n_rows == 1:
+        rows, channels, least = 1, 8, 16
+        if 1 < n_out / 8 / (6 * _SLOTS) < 1.5:
+            channels, least = 4, 32
+    else:
+        rows, channels, least = min(64, max(8, 1 << (n_rows - 1).bit_length())), 128, 4
+        if n_rows > _FEW_ROWS and -(-n_out // 128) < _LEAST_FILLED * _SLOTS <= -(-n_out // 64):
+            return Cut(rows, 1)
+    wanted = round(2 * _SLOTS / max(1, -(-n_out // channels)))
     return Cut(rows, max(1, min(wanted, n_tiles // least, _MOST_SPLITS)))
 
 

@@ -172,21 +172,31 @@ def compute_s(each: Groups, on: ProductModel, compute_capability: ComputeCapabil
 
 # The time of a product with quantised weights, as that of reading them: once for every so many rows.
 #
-# The kernels widen what they read beside multiplying it, so that few rows take a share of a copy's rate that
-# falls with their number, and many take as often as long as they are parts. Shares are of 4,096 × 14,336 in
-# bf16 on an H100, less what such calls of a bf16 product of one row took beyond `products`, 6.7 µs: of up to
-# 16 rows by `2026-11-23-h100-kernel-speed-quantized_matmul`, of int8 by the one of 2026-11-22 (`…-2`, from
-# an L2 with nothing to write back, has one row at the same ratio to a bf16 product, int8 of 16 at a larger);
-# of more rows by `2026-11-22-h100-kernel-sweep-quantized_matmul`. int4 of 16 rows takes less where its
-# columns are split, or over many channels (`2026-11-23-…-3`): 20.0 µs of 14,336 × 4,096 where 22.9 are
-# foretold, 109 of 128,256 channels for 154. Of steps none was measured, and of fp32 inputs nothing.
+# Kernels of int4 widen what they read beside multiplying it, so that few rows take a share of a copy's rate
+# that falls with their number, and many take as often as long as they are parts. Shares are of 4,096 × 14,336
+# in bf16 on an H100, less what such calls of a bf16 product of one row took beyond `products`, 6.7 µs: of up
+# to 16 rows by `2026-11-23-h100-kernel-speed-quantized_matmul`, of one row of int8 by the one of 2026-11-22
+# (`…-2`, from an L2 with nothing to write back, has the same ratio to a bf16 product), of more rows of int4
+# by `2026-11-22-h100-kernel-sweep-quantized_matmul`. int4 of 16 rows takes less where its columns are split,
+# or over many channels (`2026-11-23-…-3`): 20.0 µs of 14,336 × 4,096 where 22.9 are foretold, 109 of 128,256
+# channels for 154.
+#
+# From two rows on int8 is not widened. Shares and what does not depend on a weight's size lie on a line
+# through what 28,672 × 8,192 and 10,240 × 2,560 took on an H200, whose copies run at 4.2 TB/s
+# (`2026-11-29-h200-kernel-trials-int8-digits`): 63.4, 66.1, 68.9 and 87.3 µs, and 13.2, 14.7, 16.4 and 22.5,
+# of 8, 16, 32 and 64 rows. Two others are foretold within 7%. `products` foretells bf16 of 10,240 × 2,560
+# there within 3%, so nothing is taken off. From 17 rows on what was timed also brought weights into the L2,
+# which has gone since and cost 2 to 5 µs. Of fp32 inputs nothing was measured.
 
 SHARES: dict[int, dict[int, float]] = {
-    8: {1: 0.83, 16: 0.82, 32: 0.6, 64: 0.45},
+    8: {1: 0.83, 8: 0.96, 16: 0.94, 32: 0.95, 64: 0.77},
     4: {8: 0.84, 16: 0.61, 32: 0.51, 64: 0.38},
 }
-"""Share of a copy's bandwidth, by bits and by rows that a program takes. That of int8 and 32 rows lies
-between its neighbours."""
+"""Share of a copy's bandwidth, by bits and by rows that a program takes."""
+DIGITS_START_S = {8: 1.1e-6, 16: 2.2e-6, 32: 6.0e-6, 64: 10.6e-6}
+"""Beside a product's start, by the rows of a program: int8 alone, from 17 rows on with a launch before."""
+DIGITS_WITHIN = 16
+"""The most rows of which programs make the digits of x themselves."""
 
 
 class ProductTime(NamedTuple):
@@ -210,9 +220,12 @@ def product_time(operator: Operator, model: ProductModel, on: DeviceModel) -> Pr
     read_s = moved / (SHARES[bits][rows] * model.bytes_per_s)
     start_s = model.opening_s(rows)
     sums_s, n_launches = 0.0, 1.0
+    if bits == 8 and n_rows > 1:
+        start_s += DIGITS_START_S[rows]
+        n_launches += n_rows > DIGITS_WITHIN
     if n_splits > 1:
         sums_s = on.traffic.time_s(n_splits * y.n_elements * ITEM_BYTES[FLOAT] + y.n_bytes)
-        n_launches = 2.0
+        n_launches += 1
     return ProductTime(
         start_s + read_s + sums_s, n_launches, "launch" if start_s > read_s else "memory"
     )

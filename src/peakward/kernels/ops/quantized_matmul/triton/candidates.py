@@ -4,6 +4,7 @@ import triton
 from torch import Tensor
 
 from peakward.kernels.ops.quantized_matmul.triton.settings import (
+    FEW_ROWS,
     MOST_SPLITS,
     WARPS,
     Digits,
@@ -27,6 +28,17 @@ UP_TO_16 = (
 )
 UP_TO_32 = (Shared(1, 32, warps=8, n_stages=4), Shared(1, 32, warps=4, n_stages=4))
 MORE = (Shared(1, 64, warps=8, n_stages=4), Shared(1, 64, warps=4, n_stages=4))
+FEW_DIGITS = (
+    Digits(1, 128, rows=16, warps=4, n_stages=4, is_apart=True),
+    Digits(1, 64, rows=16, warps=4, n_stages=5, is_apart=True),
+    Digits(1, 64, rows=16, warps=4, n_stages=5, is_apart=False),
+)
+MORE_DIGITS = (
+    Digits(1, 64, rows=64, warps=4, n_stages=4, is_apart=True),
+    Digits(1, 128, rows=64, warps=4, n_stages=3, is_apart=True),
+    Digits(1, 128, rows=64, warps=8, n_stages=4, is_apart=True),
+    Digits(1, 256, rows=64, warps=8, n_stages=4, is_apart=True),
+)
 
 
 def rounded(n_rows: int) -> int:
@@ -51,7 +63,7 @@ def of_words(
 
 
 def of_bytes(rule: Row | Digits, n_tiles: int, *, grouped: bool) -> tuple[Row | Digits, ...]:
-    """Candidates for a weight of 8 bits that is read along its rows, as the rule reads it.
+    """Candidates for a weight of 8 bits that is read along its rows, as the rule reads it, in as many rows.
 
     Args:
         grouped: whether a channel has several scales.
@@ -62,10 +74,8 @@ def of_bytes(rule: Row | Digits, n_tiles: int, *, grouped: bool) -> tuple[Row | 
     elif isinstance(rule, Row):
         kinds = (rule, Row(1), Row(1, channels=4, columns=1024, n_stages=3), Row(1, channels=16))
     else:
-        kinds = tuple(
-            Digits(1, channels, rule.rows, warps, n_stages)
-            for channels, warps, n_stages in ((64, 4, 5), (128, 4, 3), (128, 8, 3), (256, 8, 4))
-        )
+        shapes = FEW_DIGITS if rule.rows <= FEW_ROWS else MORE_DIGITS
+        kinds = (rule, *(each._replace(rows=rule.rows) for each in shapes))
     splits = {max(1, rule.n_splits - 1), rule.n_splits, rule.n_splits + 1}
     return tuple(
         each._replace(n_splits=min(n_splits, max(1, n_tiles // 4), MOST_SPLITS))

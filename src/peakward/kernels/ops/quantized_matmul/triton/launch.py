@@ -17,6 +17,7 @@ from peakward.kernels.ops.quantized_matmul.triton.digits import (
 )
 from peakward.kernels.ops.quantized_matmul.triton.direct import quantized_matmul_direct
 from peakward.kernels.ops.quantized_matmul.triton.settings import (
+    ALIGNED_BYTES,
     H100_MULTIPROCESSORS,
     Digits,
     Direct,
@@ -35,8 +36,6 @@ from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.tuning import tuned
 
 S = TypeVar("S", bound=Settings)
-AHEAD = 1024
-"""Bytes of each channel that programs ask for while x is split into digits."""
 GROUPS = 8
 """Groups of columns that a program splits."""
 
@@ -62,6 +61,7 @@ def int8_matmul(
         dtype=x.dtype,
         n_multiprocessors=n_multiprocessors,
         grouped=groups > 1,
+        aligned=k % ALIGNED_BYTES == 0,
     )
     settings = settings or _tuned(
         partial(int8_matmul, x, weight, scale),
@@ -173,8 +173,6 @@ def _digits(x: Tensor, weight: Tensor, scale: Tensor, settings: Digits, *, tile:
         return out
     held, unit = _split(x, tile=tile) if settings.is_apart else (x, None)
     waits = dependent() if settings.is_apart else {"DEPENDENT": False}
-    # What is asked for ahead begins at multiples of 16 bytes.
-    is_ahead = waits["DEPENDENT"] and k % 16 == 0 and weight.data_ptr() % 16 == 0
     parts = parts_of(out, settings.n_splits)
     launch(
         quantized_matmul_digits,
@@ -196,7 +194,6 @@ def _digits(x: Tensor, weight: Tensor, scale: Tensor, settings: Digits, *, tile:
         STAGES=settings.n_stages,
         APART=settings.is_apart,
         GROUPED=len(scale) > 1,
-        AHEAD=AHEAD if is_ahead else 0,
         num_warps=settings.warps,
         **waits,
     )

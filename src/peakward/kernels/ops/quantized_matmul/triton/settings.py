@@ -13,6 +13,12 @@ WARPS = 8
 """The warps of a multiprocessor for which columns are split where channels make fewer. Up to 16 rows it
 is twice as many, as their registers allow (one row of 14,336 × 4,096 24.6 µs for 26.9), but not with 32
 rows (32.8 for 30.7)."""
+FEW_ROWS = 16
+"""The most rows of x whose digits each program that multiplies them makes for itself."""
+LEAST_FILLED = 0.9
+"""The share of all multiprocessors that have a program where channels alone fill the GPU: 7,680 by 64 did."""
+ALIGNED_BYTES = 16
+"""Loaded by a lane at once."""
 CHANNELS = 16
 """The channels of a warp whose x is in shared memory; other warps have as many or twice as many."""
 
@@ -73,7 +79,7 @@ class Digits(NamedTuple):
     """The warps of a program."""
     n_stages: int
     """Tiles of columns on their way to shared memory."""
-    is_apart: bool = True
+    is_apart: bool
     """Whether a kernel before makes the digits of x; else each program for itself."""
 
 
@@ -89,36 +95,58 @@ def byte_settings_for(
     dtype: torch.dtype,
     n_multiprocessors: int,
     grouped: bool = False,
+    aligned: bool = True,
 ) -> Settings:
     """The settings for a weight of 8 bits; arguments as those of `word_settings_for`.
 
-    One row is split to two programs a multiprocessor, and so are more, with at least four steps each. With
-    groups smaller than a tile a program would ask for less than 16 bytes a lane. fp32 has more digits than
-    two.
+    With groups smaller than a tile a program would ask for less than 16 bytes a lane, and so would one of
+    many rows of digits where channels are not aligned. fp32 has more digits than two.
 
     Args:
         grouped: whether a channel has several scales.
+        aligned: whether all channels begin at multiples of `ALIGNED_BYTES`.
     """
-    if group < TILE.value or dtype == torch.float32:
+    if group < TILE.value or dtype == torch.float32 or (m > FEW_ROWS and not aligned):
         return word_settings_for(
             m=m, n=n, n_tiles=n_tiles, group=group, dtype=dtype, n_multiprocessors=n_multiprocessors
         )
-    settings = (
-        _row(n, n_multiprocessors, grouped=grouped) if m == 1 else _digits(m, n, n_multiprocessors)
-    )
-    n_programs = max(1, triton.cdiv(n, settings.channels))
-    wanted = round(2 * n_multiprocessors / n_programs)
-    least = 4 * (max(1, settings.columns // TILE.value) if isinstance(settings, Row) else 1)
-    return settings._replace(n_splits=max(1, min(wanted, n_tiles // least, MOST_SPLITS)))
+    if m > 1:
+        return _digits(m, n, n_tiles, n_multiprocessors)
+    row = _row(n, n_multiprocessors, grouped=grouped)
+    least = 4 * max(1, row.columns // TILE.value)
+    return row._replace(n_splits=_two_each(n, row.channels, n_tiles // least, n_multiprocessors))
 
 
-def _digits(m: int, n: int, n_multiprocessors: int) -> Digits:
-    """Every program reads x's digits: beside 64 rows of 128 channels as many bytes as of the weight."""
+def _two_each(n: int, channels: int, most: int, n_multiprocessors: int) -> int:
+    """Splits to two programs a multiprocessor."""
+    wanted = round(2 * n_multiprocessors / max(1, triton.cdiv(n, channels)))
+    return max(1, min(wanted, most, MOST_SPLITS))
+
+
+def _digits(m: int, n: int, n_tiles: int, n_multiprocessors: int) -> Digits:
+    """128 channels and two programs a multiprocessor, whose shared memory their stages fill.
+
+    Up to 16 rows each program makes the digits of x, which was the fastest or within 5% of it at four shapes
+    (H200, `2026-11-29-h200-kernel-trials-int8-digits`): 63.3 and 66.1 µs of 28,672 × 8,192 at 4 and 16 rows,
+    13.0 and 14.7 of 10,240 × 2,560. Made by a kernel before they took 66.8 and 66.3, 16.8 and 17.2 with a
+    part of the weight brought into the L2 meanwhile, and 64.5 and 15.0 at 16 rows without.
+
+    From 17 rows on figures are with what was brought, as most of those of a kernel before are. It pays
+    there: of 28,672 × 8,192 at 32 rows 68.9 for 86.9. At 64 rows it took 87.3, with 64 channels, which read x
+    twice as often, 104.5, and with 256 by 8 warps 86.4. Where programs of 64 channels alone fill the GPU and
+    those of 128 do not, columns are not split, and no kernel adds sums: at 32 and 64 rows of 10,240 × 2,560
+    16.4 and 22.5 for 20.7 and 25.7, at 32 of 7,680 × 2,560 15.5 for 18.0. Of 2,560 × 10,240
+    with 13 splits these settings were not timed but where the last split, which is empty, asked for a
+    negative number of bytes (270 at 64 rows): with 7 it took 19.1 at 32 rows, and by 8 warps, with nothing
+    brought, 23.9 at 64.
+    """
     rows = min(64, max(8, triton.next_power_of_2(m)))
-    fills = n >= 96 * n_multiprocessors
-    if rows == 64:
-        return Digits(1, 128, rows, warps=8, n_stages=3)
-    return Digits(1, 128 if fills else 64, rows, warps=4, n_stages=4)
+    n_stages = 3 if rows == 64 else 4
+    full = LEAST_FILLED * n_multiprocessors
+    if m > FEW_ROWS and triton.cdiv(n, 128) < full <= triton.cdiv(n, 64):
+        return Digits(1, 64, rows, 4, n_stages + 1, is_apart=True)
+    n_splits = _two_each(n, 128, n_tiles // 4, n_multiprocessors)
+    return Digits(n_splits, 128, rows, 4, n_stages, is_apart=m > FEW_ROWS)
 
 
 def _row(n: int, n_multiprocessors: int, *, grouped: bool) -> Row:
