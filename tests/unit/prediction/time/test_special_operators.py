@@ -12,7 +12,6 @@ from peakward.prediction.time.device_model import device_model
 from peakward.prediction.time.operator_time import cost
 from peakward.prediction.time.setting import of_case
 from peakward.prediction.time.special_operators import (
-    BY_ROWS,
     DIGITS_START_S,
     SHARES,
     Groups,
