@@ -74,7 +74,8 @@ def generate(
             "separate": the model's operators. "auto": fused where it can be, and the record says why not
             elsewhere (`not_fused`).
         kv_cache: "static": keys and values in the type of weights; "int8": in a byte an element, which rounds
-            them and takes half the memory and reading of bf16.
+            them and takes half the memory of bf16. On a GPU Peakward's decoder reads it as it is stored; else
+            it is widened before each step.
         db: where a calibration of this machine is looked for, for the share of its bandwidth.
 
     Raises:

@@ -58,7 +58,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     elsewhere."""
     kv_cache: Annotated[str, option("NAME", "static")] = "static"
     """static: keys and values in the type of weights; int8: in a byte an element, which rounds them and takes
-    half the memory and reading of bf16."""
+    half the memory of bf16."""
     device: Annotated[str | None, option("cpu|cuda", "cuda where there is one")] = None
     """Where it runs: in fp32 on a CPU, in bf16 on a GPU."""
     db: Annotated[str, option("FILE", "peakward.db")] = "peakward.db"

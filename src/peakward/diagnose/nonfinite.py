@@ -15,6 +15,8 @@ LARGEST = {"float16": 65_504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.
 NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 LOGARITHMS = {"log": 0.0, "log2": 0.0, "log10": 0.0, "log1p": -1.0}
 """Where each is minus infinity."""
+INFINITE_AT_ENDS = (*LOGARITHMS, "rsqrt", "atanh", "erfinv")
+"""Functions that are infinite where their domain ends."""
 DOMAINS = {
     **{each: (zero, math.inf) for each, zero in LOGARITHMS.items()},
     **dict.fromkeys(("sqrt", "rsqrt"), (0.0, math.inf)),
@@ -142,16 +144,18 @@ def _grows(fault: Fault, steps: Sequence[StepSeen], modules: Sequence[ModuleSeen
 def _logarithm(
     fault: Fault, _steps: Sequence[StepSeen], _modules: Sequence[ModuleSeen]
 ) -> Cause | None:
-    if fault.phase == "backward" or _base(fault) not in LOGARITHMS or not fault.inputs:
+    name = _base(fault).rstrip("_")
+    if fault.phase == "backward" or name not in LOGARITHMS or not fault.inputs:
         return None
-    given, zero = fault.inputs[0], LOGARITHMS[_base(fault)]
+    given, zero = fault.inputs[0], LOGARITHMS[name]
     if given.lowest != zero:
         return None
     n = f": {count(given.n_zero)} of it {_are(given.n_zero)} 0" if zero == 0 else ""
     return _cause(
         "logarithm of zero",
         f"{operator_name(fault)} was given {zero:g}{n}.",
-        "take F.log_softmax or F.logsigmoid of the scores, or clamp the input: x.clamp_min(1e-20).log()",
+        "take F.log_softmax or F.logsigmoid of the scores, or clamp the input: "
+        f"{_clamped(name)}.{name}()",
     )
 
 
@@ -169,12 +173,21 @@ def _domain(
     if least <= outside <= most:
         return None
     ends = f"below {least:g}" if most == math.inf else f"outside {least:g} to {most:g}"
-    clamp = f"x.clamp_min({least:g})" if most == math.inf else f"x.clamp({least:g}, {most:g})"
     return _cause(
         "outside the domain",
         f"{operator_name(fault)} was given {outside:.7g}, and has no value {ends}.",
-        f"look at why its input is {ends}; where that is rounding alone, clamp it: {clamp}",
+        f"look at why its input is {ends}; where that is rounding alone, clamp it: {_clamped(name)}",
     )
+
+
+def _clamped(name: str) -> str:
+    """An input x of the function within its domain, and off its ends where it is infinite there."""
+    least, most = DOMAINS[name]
+    if most == math.inf:
+        off = "" if name not in INFINITE_AT_ENDS else "1e-20" if least == 0 else f"{least:g} + 1e-6"
+        return f"x.clamp_min({off or f'{least:g}'})"
+    off = " + 1e-6" if name in INFINITE_AT_ENDS else ""
+    return f"x.clamp({least:g}{off}, {most:g}{off.replace('+', '-')})"
 
 
 def _variance(

@@ -15,6 +15,7 @@ from peakward.api import generating
 from peakward.api.machine import Machine
 from peakward.cli.generate import read
 from peakward.cli.main import main
+from peakward.lab.inference import text as texts
 from peakward.lab.measure import probe
 from peakward.models import presets
 from peakward.records import codec
@@ -150,6 +151,19 @@ def test_one_token_has_no_rate(model, in_tmp):
     found = made(model, max_new_tokens=1)
     assert (found.n_steps, found.tokens_per_s, found.bandwidth_share) == (0, None, None)
     assert "not computed" in pw.markdown(found)
+
+
+def test_texts_that_end_at_once_have_no_rate(model, monkeypatch):
+    """A GPU has made sixteen steps before the host knows."""
+    plain = texts.generate
+
+    def ended(decoding, ids):
+        found = plain(decoding, ids)
+        first = [each[:1] for each in found.tokens]
+        return found._replace(tokens=first, n_steps=16, text_s=0.0)
+
+    monkeypatch.setattr(texts, "generate", ended)
+    assert made(model, max_new_tokens=8).tokens_per_s is None
 
 
 def test_the_step_that_ran_is_told_and_why_no_other(model):

@@ -120,7 +120,7 @@ def continued(
         draft=draft if guesses else None,
         n_guessed=made.counts.n_guessed,
         n_kept=made.counts.n_kept,
-        tokens_per_s=n_decoded / made.text_s if made.n_steps else None,
+        tokens_per_s=n_decoded / made.text_s if n_decoded else None,
         bytes_per_step=_step_bytes(found.model, made.positions, drafting, guesses, kv_cache),
         bandwidth=None,
         bandwidth_share=None,

@@ -279,9 +279,15 @@ def _targets(given: list[Tensor]) -> int:
     return stored_bytes([targets]) + targets.numel() * log_probabilities.element_size()
 
 
+def _n_held(given: list[Tensor]) -> int:
+    """Keys, values and, where they are kept in fewer bits, the scales of both. Behind these come new keys and
+    values, slots and perhaps a table."""
+    return 4 if len(given) > 6 else 2
+
+
 def _new_to_cache(given: list[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
     """The keys that `peakward.cache_write` writes to, the slots, and the new keys and values."""
-    n_held = 4 if given[2].dim() < given[0].dim() else 2
+    n_held = _n_held(given)
     return given[0], given[n_held + 2], given[n_held : n_held + 2]
 
 
@@ -294,10 +300,11 @@ def _cache_reads(given: list[Tensor]) -> int:
 def _cache_writes(given: list[Tensor]) -> int:
     """The bytes of new keys and values as they are stored, and of their scales where there are some."""
     held, _, new = _new_to_cache(given)
-    scales = given[2:4] if given[2].dim() < held.dim() else []
-    kept = sum(each.numel() for each in new) // new[0].shape[-1]
-    width = held.shape[-1] * held.element_size()
-    return kept * (width + sum(each.element_size() for each in scales) // 2)
+    of_a_head = held.shape[-1] * held.element_size()
+    if _n_held(given) > 2:
+        scale = given[2]
+        of_a_head += scale.numel() * scale.element_size() * held.shape[-1] // held.numel()
+    return of_a_head * sum(each.numel() // each.shape[-1] for each in new)
 
 
 _READ: dict[str, Callable[[list[Tensor]], int]] = {

@@ -170,7 +170,8 @@ def _cut_of_bytes(n_rows: int, n_tiles: int, n_out: int) -> Cut:
         if n_rows > _FEW_ROWS and -(-n_out // 128) < _LEAST_FILLED * _SLOTS <= -(-n_out // 64):
             return Cut(rows, 1)
     wanted = round(2 * _SLOTS / max(1, -(-n_out // channels)))
-    return Cut(rows, max(1, min(wanted, n_tiles // least, _MOST_SPLITS)))
+    n_splits = max(1, min(wanted, n_tiles // least, _MOST_SPLITS))
+    return Cut(rows, n_splits if n_rows == 1 else -(-n_tiles // -(-n_tiles // n_splits)))
 
 
 def _program(n_rows: int, n_out: int, *, group: int, compute: str) -> tuple[int, int, int, bool]:

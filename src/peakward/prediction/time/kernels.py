@@ -220,14 +220,18 @@ of its heads: `2026-11-23-h100-kernel-speed-decode_attention` and, on an H200, o
 
 
 def cache_share(operator: Operator, capability: ComputeCapability) -> float | None:
-    """Reading a cache, over the copy's rate; None of other operators, and where nothing was timed. Heads
-    between two sizes are padded to the larger."""
+    """Reading a cache, over the copy's rate; None of other operators, and where no heads were timed that the
+    kernel pads to the same power of two."""
     if operator.name != _TO_CACHE or capability[0] != HOPPER:
         return None
     held = operator.inputs[1]
-    known = CACHE_SHARES.get(held.dtype, {})
-    wider = [each for each in known if each >= held.shape[-1]]
-    return known[min(wider)] if wider else None
+    size, known = held.shape[-1], CACHE_SHARES.get(held.dtype, {})
+    alike = [each for each in known if each >= size and _padded(each) == _padded(size)]
+    return known[min(alike)] if alike else None
+
+
+def _padded(size: int) -> int:
+    return 1 << (size - 1).bit_length()
 
 
 def attention_kernel(operator: Operator, setting: Setting) -> str:

@@ -133,7 +133,9 @@ def test_a_logarithm_of_zero(run, batches):
     [
         (lambda x: (x - 2).sqrt(), "below 0", "x.clamp_min(0)"),
         (lambda x: (x.tanh() * 2).acos(), "outside -1 to 1", "x.clamp(-1, 1)"),
-        (lambda x: (x - 5).log1p(), "below -1", "look at why"),
+        (lambda x: (x - 5).log1p(), "below -1", "x.clamp_min(-1 + 1e-6)"),
+        (lambda x: (x - 5).log(), "below 0", "x.clamp_min(1e-20)"),
+        (lambda x: (x * 5).atanh(), "outside -1 to 1", "x.clamp(-1 + 1e-6, 1 - 1e-6)"),
     ],
 )
 def test_a_function_outside_its_domain(run, batches, function, given, advice):

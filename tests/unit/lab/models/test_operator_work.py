@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from peakward.lab.models.operator_work import flops
+from peakward.lab.inference.storage import empty
+from peakward.lab.models.operator_work import bytes_read, bytes_written, flops
 
 
 def meta(*shape):
@@ -26,6 +27,19 @@ def test_products_are_those_of_torchs_counter(name):
     with FlopCounterMode(display=False) as counter:
         operator(*PRODUCTS[name])
     assert flops(name, list(PRODUCTS[name])) == counter.get_total_flops() > 0
+
+
+@pytest.mark.parametrize(
+    ("stored", "of_a_head"),
+    [(None, 128), (torch.int8, 64 + 4), (torch.float8_e4m3fn, 64 + 4), (torch.uint8, 32 + 8)],
+)
+def test_a_cache_is_written_where_the_new_keys_go_alone(stored, of_a_head):
+    """Of 14 positions of 2 heads of 64, in 2 sequences."""
+    held = empty((2, 2, 14), 64, dtype=torch.bfloat16, stored=stored, device="meta")
+    new = meta(2, 2, 1, 64).bfloat16()
+    given = [*held.parts, new, torch.empty_like(new), meta(2, 1).long()]
+    assert bytes_read("peakward.cache_write", given) == 2 * 4 * 128 + 2 * 8
+    assert bytes_written("peakward.cache_write", given, held.parts) == 2 * 4 * of_a_head
 
 
 @pytest.mark.parametrize("kind", ["flash_attention", "efficient_attention", "cudnn_attention"])

@@ -134,6 +134,8 @@ def test_one_token_sees_the_whole_cache():
         ("int8", 128, 0.88),
         ("float8_e4m3fn", 80, 0.42),
         ("float8_e4m3fn", 128, 1.0),
+        ("int8", 64, 1.0),
+        ("bfloat16", 32, 1.0),
     ],
 )
 def test_a_cache_is_read_at_a_share_of_the_copys_rate(dtype, head_dim, share):

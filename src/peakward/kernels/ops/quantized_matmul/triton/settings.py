@@ -146,6 +146,8 @@ def _digits(m: int, n: int, n_tiles: int, n_multiprocessors: int) -> Digits:
     if m > FEW_ROWS and triton.cdiv(n, 128) < full <= triton.cdiv(n, 64):
         return Digits(1, 64, rows, 4, n_stages + 1, is_apart=True)
     n_splits = _two_each(n, 128, n_tiles // 4, n_multiprocessors)
+    # None without tiles: of 80, 13 have seven each but for the last.
+    n_splits = triton.cdiv(n_tiles, triton.cdiv(n_tiles, n_splits))
     return Digits(n_splits, 128, rows, 4, n_stages, is_apart=m > FEW_ROWS)
 
 
