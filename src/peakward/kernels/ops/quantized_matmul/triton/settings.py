@@ -135,10 +135,10 @@ def _digits(m: int, n: int, n_tiles: int, n_multiprocessors: int) -> Digits:
     there: of 28,672 × 8,192 at 32 rows 68.9 for 86.9. At 64 rows it took 87.3, with 64 channels, which read x
     twice as often, 104.5, and with 256 by 8 warps 86.4. Where programs of 64 channels alone fill the GPU and
     those of 128 do not, columns are not split, and no kernel adds sums: at 32 and 64 rows of 10,240 × 2,560
-    16.4 and 22.5 for 20.7 and 25.7, at 32 of 7,680 × 2,560 15.5 for 18.0. Of 2,560 × 10,240
-    with 13 splits these settings were not timed but where the last split, which is empty, asked for a
-    negative number of bytes (270 at 64 rows): with 7 it took 19.1 at 32 rows, and by 8 warps, with nothing
-    brought, 23.9 at 64.
+    16.4 and 22.5 for 20.7 and 25.7, at 32 of 7,680 × 2,560 15.5 for 18.0. Of 2,560 × 10,240 12 splits were
+    not timed, and 13, of which the last is empty, at 17 rows and more only where that one asked for a negative
+    number of bytes (270 at 64): with 7 it took 19.1 at 32 rows, and by 8 warps, with nothing brought, 23.9 at
+    64.
     """
     rows = min(64, max(8, triton.next_power_of_2(m)))
     n_stages = 3 if rows == 64 else 4
