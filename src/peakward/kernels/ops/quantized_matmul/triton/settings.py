@@ -136,7 +136,7 @@ def _digits(m: int, n: int, n_tiles: int, n_multiprocessors: int) -> Digits:
     twice as often, 104.5, and with 256 by 8 warps 86.4. Where programs of 64 channels alone fill the GPU and
     those of 128 do not, columns are not split, and no kernel adds sums: at 32 and 64 rows of 10,240 × 2,560
     16.4 and 22.5 for 20.7 and 25.7, at 32 of 7,680 × 2,560 15.5 for 18.0. Of 2,560 × 10,240 12 splits were
-    not timed, and 13, of which the last is empty, at 17 rows and more only where that one asked for a negative
+    not timed, and 13, of which the last is empty, from 17 rows on only where that one asked for a negative
     number of bytes (270 at 64): with 7 it took 19.1 at 32 rows, and by 8 warps, with nothing brought, 23.9 at
     64.
     """
