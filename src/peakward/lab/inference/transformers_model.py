@@ -64,6 +64,10 @@ class TransformersShape(NamedTuple):
     """Masks are the model's own."""
 
 
+CACHE_AS = ("cache", "past_key_values")
+"""The name by which a model takes its cache: since transformers 5.24, and before."""
+
+
 class TransformersModel(nn.Module):
     """The model as `SequenceCache` calls one."""
 
@@ -83,6 +87,7 @@ class TransformersModel(nn.Module):
         parameters = inspect.signature(module.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._takes_n_logits = "logits_to_keep" in parameters
+        self._cache_as = next((each for each in CACHE_AS if each in parameters), None)
         by_host = "dynamic" in _rope_types(module)  # Angles follow the largest position of a pass.
         self.captured = bool(getattr(module, "_can_compile_fullgraph", False)) and not by_host
         """Whether a step can be a CUDA graph: transformers says which of its models are computed without a
@@ -142,7 +147,7 @@ class TransformersModel(nn.Module):
         held = Cache(layers=[_Layer(each, n_slots, n_before) for each in cache.layers])
         with ONE_AT_A_TIME, _masks_of(cache.own, slots):
             given = self._inputs(ids, cache.own, n_logits)
-            found = self.module(**given, past_key_values=held, use_cache=True)
+            found = self.module(**given, **self._with(held))
         logits: Tensor = found.logits[:, -n_logits:]
         return logits
 
@@ -152,6 +157,9 @@ class TransformersModel(nn.Module):
         with ONE_AT_A_TIME:  # The masks are the process's own.
             found: Tensor = self.module(**self._inputs(ids, own, 0), use_cache=False).logits
         return found
+
+    def _with(self, held: Cache) -> dict[str, Any]:
+        return {} if self._cache_as is None else {self._cache_as: held, "use_cache": True}
 
     def _inputs(self, ids: Tensor, own: Tensor, n_logits: int) -> dict[str, Any]:
         given: dict[str, Any] = {"input_ids": ids}
@@ -258,13 +266,13 @@ def _shape(module: PreTrainedModel, name: str, model: TransformersModel) -> Tran
     embedding = module.get_input_embeddings()
     if not isinstance(embedding, nn.Embedding):
         raise _refused(name, model, "no embedding of tokens")
-    if "past_key_values" not in inspect.signature(module.forward).parameters:
+    if model._cache_as is None:
         raise _refused(name, model, "no cache of keys and values")
     held = DynamicCache(config=module.config)
     _expect_plain(held, name, model)
     ids = torch.zeros((1, 1), dtype=torch.int64, device=embedding.weight.device)
     with ONE_AT_A_TIME:
-        module(**model._inputs(ids, ids, 1), past_key_values=held, use_cache=True)
+        module(**model._inputs(ids, ids, 1), **model._with(held))
     _expect_plain(held, name, model)
     layers: list[Any] = held.layers
     # A layer that uses another's keys and values keeps none.

@@ -111,7 +111,7 @@ def test_masks_of_other_models_stay_as_they_are(model):
     ("kind", "changes", "said"),
     [
         ("bert", {}, "other logits for tokens one by one than for all at once"),
-        ("mamba", {"state_size": 4}, "no cache of keys and values"),
+        ("mamba", {"state_size": 4}, "(MambaForCausalLM) with "),
         # Positions from the cache's length: right in the longest row alone.
         (
             "roformer",
