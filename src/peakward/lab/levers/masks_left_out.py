@@ -135,7 +135,21 @@ def _tracing(written: Call) -> Call:
     return is_tracing
 
 
-_ANSWERS = {"find_packed_sequence_indices": _search, "is_tracing": _tracing}
+def _exporting(written: Call) -> Call:
+    """Later versions ask this for the same. Up to torch 2.13 Dynamo may take it for true whatever it traces
+    (seen with torch 2.11)."""
+
+    def is_torchdynamo_exporting() -> bool:
+        return not _running.n and bool(written())
+
+    return is_torchdynamo_exporting
+
+
+_ANSWERS = {
+    "find_packed_sequence_indices": _search,
+    "is_tracing": _tracing,
+    "is_torchdynamo_exporting": _exporting,
+}
 
 
 _POSITIONS_GIVEN = (
