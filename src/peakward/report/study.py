@@ -1,5 +1,6 @@
 """Reports of studies: of any but `run` by its own tables, plots and conclusions, and of several together."""
 
+import re
 from collections.abc import Sequence
 
 from peakward.records.measurement import Measurement
@@ -90,22 +91,31 @@ def _failed(measurements: tuple[Measurement, ...]) -> tuple[Block, ...]:
 
 
 def _evidence(conclusions: tuple[Conclusion, ...]) -> tuple[Block, ...]:
-    rows = tuple(
-        (
-            conclusion.text,
-            each.quantity,
-            format_cell(each.value, each.unit),
-            ", ".join(each.from_ids),
+    """Each conclusion once, over its numbers."""
+    columns = tuple(Column(name=name) for name in ("quantity", "value", "computed from"))
+    return tuple(
+        TableBlock(
+            table=Table(
+                title=conclusion.text,
+                columns=columns,
+                rows=tuple(
+                    (
+                        each.quantity,
+                        format_cell(each.value, each.unit),
+                        ", ".join(map(_short, each.from_ids)),
+                    )
+                    for each in conclusion.evidence
+                ),
+            )
         )
         for conclusion in conclusions
-        for each in conclusion.evidence
+        if conclusion.evidence
     )
-    if not rows:
-        return ()
-    columns = tuple(
-        Column(name=name) for name in ("conclusion", "quantity", "value", "computed from")
-    )
-    return (TableBlock(table=Table(title="", columns=columns, rows=rows)),)
+
+
+def _short(source: str) -> str:
+    """The digits of an id that the list of studies shows too. The name of a catalogued thing stays whole."""
+    return source[:12] if re.fullmatch("[0-9a-f]{32,}", source) else source
 
 
 def document(study: Study) -> Document:

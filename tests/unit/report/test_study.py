@@ -5,7 +5,7 @@ import sys
 
 import msgspec
 
-from peakward.records.study import Plot, Series
+from peakward.records.study import Evidence, Plot, Series
 from peakward.report import run, study
 from peakward.report.document import Items, Note, PlotBlock, TableBlock
 from peakward.report.study import of_any_study
@@ -34,7 +34,27 @@ def test_an_oom_is_a_result_with_its_reason(bench_study):
 
 def test_every_number_of_a_conclusion_is_traced(bench_study):
     (block,) = section(of_any_study(bench_study), "Evidence").blocks
-    assert block.table.rows[0][1:] == ("2.7B over small, time", "28.7×", "m-1, m-4")
+    assert block.table.rows == (("2.7B over small, time", "28.7×", "m-1, m-4"),)
+
+
+def test_the_evidence_says_a_conclusion_of_several_numbers_once(bench_study):
+    (first,) = bench_study.conclusions
+    two = msgspec.structs.replace(
+        first,
+        text="small takes 2 cases.",
+        evidence=tuple(
+            Evidence(quantity=name, value=2, unit="count", from_ids=(digits, "small"))
+            for name, digits in (("cases", "0123456789abcdef" * 2), ("models", "fedcba98" * 5))
+        ),
+    )
+    bare = msgspec.structs.replace(first, text="Nothing is counted.", evidence=())
+    shown = of_any_study(msgspec.structs.replace(bench_study, conclusions=(first, bare, two)))
+    tables = [block.table for block in section(shown, "Evidence").blocks]
+    assert [each.title for each in tables] == [first.text, two.text]
+    assert tables[1].rows == (
+        ("cases", "2", "0123456789ab, small"),
+        ("models", "2", "fedcba98fedc, small"),
+    )
 
 
 def test_its_own_tables_and_plots_are_shown(bench_study):
