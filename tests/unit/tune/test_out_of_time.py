@@ -173,8 +173,8 @@ def test_the_report_says_by_how_much_it_was_short_and_how_to_go_on(studies):
         unfinished=msgspec.structs.replace(study.unfinished, short_s=150.0),
     )
     assert warnings(study, read(study))[-1] == (
-        f"The budget of 1 min 00 s ended before all levers were tried ({', '.join(study.unfinished.levers)} "
-        "left). About 2 min 30 s more were needed. Continue: "
+        f"The budget of 1 min 00 s was too short to try all levers ({', '.join(study.unfinished.levers)} "
+        "left). What is left takes about 2 min 30 s. Continue: "
         "`peakward run --model 2.7B --db here.db --budget 5m`."
     )
 

@@ -103,18 +103,18 @@ def _short(left: Unfinished, command: str) -> str:
     """How much the budget was too short, and how to continue."""
     what = _left(left)
     return (
-        f"The budget of {format_duration(left.budget_s)} ended {what}. About "
-        f"{format_duration(left.short_s)} more were needed. Continue: {_continuation(left, command)}"
+        f"The budget of {format_duration(left.budget_s)} was too short {what}. What is left takes "
+        f"about {format_duration(left.short_s)}. Continue: {_continuation(left, command)}"
     )
 
 
 def _left(left: Unfinished) -> str:
     parts = []
     if left.levers:
-        parts.append(f"before all levers were tried ({_named(left.levers)} left)")
+        parts.append(f"to try all levers ({_named(left.levers)} left)")
     if left.unconfirmed:
-        parts.append(f"before all gains were confirmed ({_named(left.unconfirmed)} left)")
-    return " and ".join(parts) or "before the run was complete (the notes list what was not done)"
+        parts.append(f"to confirm all gains ({_named(left.unconfirmed)} left)")
+    return " and ".join(parts) or "for the whole run (the notes list what was not done)"
 
 
 def _named(names: tuple[str, ...]) -> str:
