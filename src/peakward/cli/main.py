@@ -32,16 +32,9 @@ COMMANDS = {
     "study": Command("Carry out a study: its grid, tables, plots and conclusions.", True),
     "trace": Command("Show where a trace's time went: PyTorch profiler or Nsight Systems.", False),
     "memory": Command("Show what held a GPU's memory: allocator snapshots of torch.", False),
-    "plan": Command(
-        "Predict a case on hardware that nobody has at hand: time, memory, cost, levers.", False
-    ),
-    "debug": Command(
-        "Watch a training run, and find where its first value that is not finite came from.", False
-    ),
-    "generate": Command(
-        "Continue a prompt with a real model, and say how fast: time to first token, tokens/s.",
-        False,
-    ),
+    "plan": Command("Predict time, memory, cost and levers on hardware not at hand.", False),
+    "debug": Command("Watch a training run, and find what made its first NaN or infinity.", False),
+    "generate": Command("Continue a prompt with a real model, and say how fast that was.", False),
     "devices": Command("List known devices, probe this machine, or measure its rates.", False),
     "compare": Command("Compare two studies case by case; exit 1 on a regression.", False),
     "report": Command("Show a stored study again: terminal, Markdown, HTML or JSON.", False),
@@ -81,12 +74,13 @@ def overview() -> str:
         (
             "usage: peakward COMMAND [OPTIONS]",
             "",
-            "How fast should your Transformer run on this hardware, why doesn't it, and which lever",
-            "gets you there: measured, not guessed.",
+            "How fast should your Transformer run on this hardware, why doesn't it, and",
+            "which lever gets you there: measured, not guessed.",
             "",
             *lines,
             "",
-            "`peakward COMMAND --help` lists a command's options; `peakward --version` its version.",
+            "`peakward COMMAND --help` lists a command's options; `peakward --version` tells",
+            "its version.",
         )
     )
 

@@ -5,6 +5,7 @@ import io
 import itertools
 import math
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -18,6 +19,7 @@ from tyro import _strings
 from peakward.records import check
 from peakward.records.check import GIB
 from peakward.records.errors import PeakwardError
+from peakward.report.columns import wrap
 
 Options = TypeVar("Options", bound=msgspec.Struct)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -33,12 +35,18 @@ def parse(kind: type[Options], arguments: Sequence[str], *, prog: str) -> Option
         PeakwardError: an unknown option (with the nearest ones), or one without its value.
     """
     complaint = io.StringIO()
+    opening = _opening(kind)
     try:
-        with contextlib.redirect_stderr(complaint), _trusting_defaults(), _whole_paragraphs():
+        with (
+            contextlib.redirect_stderr(complaint),
+            _trusting_defaults(),
+            _whole_paragraphs(opening),
+        ):
             options, unknown = tyro.cli(
                 kind,
                 args=list(arguments),
                 prog=prog,
+                description=opening,
                 return_unknown_args=True,
                 config=(tyro.conf.FlagCreatePairsOff,),
             )
@@ -66,12 +74,20 @@ def _trusting_defaults() -> Iterator[None]:
         del sys.modules["typeguard"]
 
 
+def _opening(kind: type[msgspec.Struct]) -> str:
+    """The docstring in lines of the terminal's width: tyro prints the opening of a help as it is given, and
+    paragraphs of up to 463 characters broke inside words."""
+    return wrap(_joined(kind.__doc__ or ""), shutil.get_terminal_size().columns)
+
+
 @contextlib.contextmanager
-def _whole_paragraphs() -> Iterator[None]:
-    """Inside, tyro breaks the text of an option where the terminal ends. It takes an indented line of source
-    for a new paragraph, which left single words on lines of their own."""
+def _whole_paragraphs(opening: str) -> Iterator[None]:
+    """Inside, tyro breaks the text of an option where the terminal ends, and leaves the opening as it is. It
+    takes an indented line of source for a new paragraph, which left single words on lines of their own."""
     before = _strings.remove_single_line_breaks
-    _strings.remove_single_line_breaks = _joined
+    _strings.remove_single_line_breaks = lambda helptext: (
+        helptext if helptext == opening else _joined(helptext)
+    )
     try:
         yield
     finally:

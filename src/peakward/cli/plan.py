@@ -1,4 +1,4 @@
-"""Predict a case on hardware that nobody has at hand: time, memory, cost, levers."""
+"""Predict time, memory, cost and levers on hardware not at hand."""
 
 import gc
 from collections.abc import Sequence
@@ -110,7 +110,7 @@ Layouts = OmitArgPrefixes[LayoutOptions]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Predict a case on hardware that nobody has at hand: time, memory, cost, levers.
+    """Predict time, memory, cost and levers on hardware not at hand.
 
     Nothing is run and no GPU is needed. A device is named by its key (`peakward devices`) or by
     parts of it: a100-80 stands for every A100 with 80 GB.

@@ -56,6 +56,7 @@ def test_help_lists_the_commands(argv, capsys):
     for name, command in COMMANDS.items():
         assert f"  {name}" in said
         assert command.summary in said
+    assert max(map(len, said.splitlines())) <= 80
 
 
 def test_the_version_is_the_project_s(capsys):

@@ -70,7 +70,11 @@ def test_help_shows_the_docstrings_and_what_the_defaults_are(capsys):
 
 
 class Long(msgspec.Struct, frozen=True, kw_only=True):
-    """Some options."""
+    """Some options.
+
+    The lines of this paragraph end where those of the source do, and on a terminal of eighty
+    columns where these do.
+    """
 
     rows: str = "8"
     """The first line of the source ends behind a
@@ -80,7 +84,12 @@ class Long(msgspec.Struct, frozen=True, kw_only=True):
 def test_help_breaks_lines_where_the_terminal_ends(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     parse(Long, ("--help",), prog="peakward bench")
-    assert "behind a few words" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "behind a few words" in said
+    assert (
+        "\n\nThe lines of this paragraph end where those of the source do, and on a terminal\n"
+        "of eighty columns where these do.\n\n"
+    ) in said
 
 
 def test_option_names_are_those_of_the_help(capsys):
