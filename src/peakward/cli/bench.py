@@ -38,7 +38,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     case: Cases = CaseOptions()
     """The cases to run: every combination of the lists."""
     lever: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], option("NAME,…", "none")] = ()
-    """Levers pulled in every case: a short way to say the options above."""
+    """Levers pulled in every case: a short way to set options of the case."""
     warmup: Annotated[str, option("N,…", "until steady")] = "until-steady"
     """Untimed steps first; until-steady: as many as a test of the step times asks for."""
     steps: Annotated[str | None, option("N", "10 to 200, until the interval is narrow")] = None

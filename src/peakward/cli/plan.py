@@ -121,7 +121,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     serving: Serving = ServingOptions()
     """The requests to serve."""
     lever: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], option("NAME,…", "none")] = ()
-    """Levers pulled from the start: a short way to say the options above."""
+    """Levers pulled from the start: a short way to set options of the case."""
     device: Annotated[str, option("NAME,…", DEFAULT_DEVICES)] = DEFAULT_DEVICES
     """Where it is to run."""
     calibration: Annotated[str | None, option("FILE", "the datasheets")] = None
