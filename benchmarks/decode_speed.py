@@ -3,12 +3,13 @@
     python benchmarks/decode_speed.py --out results/decode-speed.json [--phases compile,check,sweep,steps]
 
 Phases: `compile` compiles all candidates in processes of their own; `check` holds the logits to the same
-weights in fp32; `sweep` times every kernel of `2.7B` in a chain of itself over weights that no cache holds,
-for each candidate cut; `ablate` the best of these without dependent launch, with weights loaded behind the
-wait, and without prefetch; `steps` times whole steps in turns, as a share of the copy's bandwidth that was
-measured in the same process; `caches` whole steps behind each of `--positions`, on caches in bf16 and in
-int8, with attention cut up in several ways beside int4 weights; `peer` the whole step in plain torch,
-compiled with CUDA graphs, as gpt-fast does it. JSON is written after every item.
+weights in fp32; `sweep` times every kernel of a model in a chain of itself over weights that no cache
+holds, for each candidate cut; `refine` tries the fastest of each in whole steps; `ablate` times them
+without dependent launch, with weights loaded behind the wait, and without prefetch; `steps` times whole
+steps in turns, as a share of the copy's bandwidth that was measured in the same process; `caches` whole
+steps behind each of `--positions`, on caches in bf16 and in int8, with attention cut up in several ways
+beside int4 weights; `peer` the whole step in plain torch, compiled with CUDA graphs, as gpt-fast does it.
+JSON is written after every item.
 """
 
 import argparse
@@ -86,15 +87,21 @@ def shape_kernels(name: str, format_: int) -> list[Kernel]:
 SHORTLIST = {
     0: (
         (2, 128, 3, 4, 4), (4, 128, 3, 4, 3), (4, 128, 3, 4, 4), (8, 64, 3, 4, 3), (8, 128, 3, 8, 2),
-        (4, 256, 3, 8, 1), (4, 256, 3, 8, 2), (2, 256, 3, 8, 2), (2, 128, 3, 4, 3), (8, 128, 1, 4, 3),
+        (4, 256, 2, 8, 2), (4, 256, 3, 8, 2), (2, 256, 3, 8, 2), (2, 256, 4, 8, 2), (4, 128, 2, 4, 5),
+        (8, 256, 1, 8, 2), (4, 256, 1, 8, 2), (4, 256, 2, 8, 1), (8, 128, 2, 8, 2), (8, 128, 4, 8, 2),
+        (2, 256, 2, 8, 3), (2, 128, 3, 4, 6), (8, 64, 2, 4, 3),
     ),
     1: (
         (16, 32, 3, 4, 4), (16, 64, 2, 8, 2), (16, 32, 3, 8, 2), (8, 64, 3, 4, 4), (8, 64, 3, 4, 3),
         (8, 128, 2, 8, 2), (8, 128, 3, 8, 1), (4, 256, 3, 8, 2), (4, 256, 3, 8, 1), (4, 128, 3, 4, 4),
+        (8, 64, 2, 4, 4), (8, 32, 3, 4, 4), (8, 64, 2, 4, 5), (16, 64, 1, 8, 2), (4, 256, 2, 8, 2),
+        (4, 128, 2, 4, 4), (32, 32, 2, 8, 1),
     ),
     2: (
-        (16, 32, 3, 4, 2), (32, 32, 1, 4, 3), (16, 32, 1, 4, 3), (16, 32, 1, 4, 4), (8, 128, 1, 4, 3),
-        (4, 128, 1, 4, 3), (4, 128, 1, 4, 4), (8, 64, 2, 4, 4), (8, 64, 3, 4, 2), (16, 64, 1, 4, 3),
+        (16, 32, 1, 4, 4), (16, 32, 3, 4, 2), (32, 32, 1, 4, 3), (8, 128, 1, 4, 3), (4, 128, 1, 4, 3),
+        (8, 64, 2, 4, 4), (8, 64, 3, 4, 2), (16, 64, 1, 4, 3), (16, 64, 1, 8, 2), (8, 32, 1, 4, 4),
+        (8, 32, 2, 4, 4), (8, 64, 1, 4, 4), (4, 64, 2, 4, 4), (4, 64, 1, 4, 6), (8, 128, 1, 4, 2),
+        (8, 64, 1, 4, 3), (32, 32, 1, 8, 2),
     ),
 }  # fmt: skip
 
@@ -117,25 +124,31 @@ def rule(kernel: Kernel) -> Cut:
 
 
 SPLITS = [
-    Split(splits, block, warps, stages)
-    for splits, block, warps, stages in (
+    Split(*each)
+    for each in (
         (8, 128, 4, 1),
         (8, 128, 8, 1),
         (16, 64, 4, 1),
         (8, 64, 4, 1),
-        (4, 128, 4, 1),
+        (12, 64, 4, 1),
         (4, 128, 8, 1),
     )
 ]
 CACHES: dict[str, torch.dtype | None] = {"bf16": None, "int8": torch.int8}
 """How a cache holds its elements."""
 OTHER_SPLITS = {
-    "bf16": [Split(*each) for each in ((8, 64, 4, 3), (8, 128, 4, 2), (12, 64, 4, 3))],
+    "bf16": [
+        Split(*each)
+        for each in (
+            (8, 128, 8, 1), (12, 64, 4, 3), (12, 64, 4, 4), (16, 64, 4, 2), (16, 64, 4, 3), (24, 64, 4, 3),
+            (12, 128, 8, 2), (16, 32, 4, 4),
+        )
+    ],
     "int8": [
         Split(*each)
         for each in (
-            (8, 64, 4, 3), (8, 128, 4, 2), (8, 128, 8, 1), (12, 64, 4, 1), (12, 64, 4, 3), (16, 64, 4, 1),
-            (16, 64, 4, 3), (16, 128, 4, 1),
+            (8, 128, 8, 1), (16, 64, 4, 2), (16, 64, 4, 3), (16, 64, 4, 4), (16, 128, 4, 2), (24, 64, 4, 3),
+            (32, 64, 4, 3), (12, 128, 4, 2),
         )
     ],
 }  # fmt: skip
@@ -353,10 +366,10 @@ class Report:
         print(json.dumps(item), flush=True)
 
 
-def sweep(report: Report, name: str) -> dict[Kernel, Cut]:
+def sweep(report: Report, name: str, formats: set[int]) -> dict[Kernel, list[Cut]]:
     around, best = Around(name, "cuda"), {}
     bandwidth = report.held["copy_bytes_per_s"]
-    for format_ in range(3):
+    for format_ in sorted({0, *formats}):
         for kernel in shape_kernels(name, format_):
             held, rows = copies(kernel), []
             for cut in candidates(kernel):
@@ -364,7 +377,7 @@ def sweep(report: Report, name: str) -> dict[Kernel, Cut]:
                     start = partial(around.next_of, kernel, held, cut)
                     rows.append((chain_s(start, max(24, len(held))), cut))
             rows.sort()
-            best[kernel] = rows[0][1]
+            best[kernel] = [cut for _, cut in rows]
             report.add(
                 phase="sweep", model=name, kernel=kernel._asdict(),
                 floor_us=n_bytes(kernel) / bandwidth * 1e6,
@@ -374,10 +387,10 @@ def sweep(report: Report, name: str) -> dict[Kernel, Cut]:
     return best
 
 
-def sweep_attention(report: Report, name: str) -> Split:
+def sweep_attention(report: Report, name: str) -> list[Split]:
     around = Around(name, "cuda")
     rows = []
-    for split in SPLITS:
+    for split in (ahead_in(each, around.shape) for each in SPLITS):
         try:
             rows.append((chain_s(lambda each, s=split: around.attend(each, s), 64), split))
         except Exception as error:  # noqa: BLE001 (told, and left out)
@@ -390,13 +403,13 @@ def sweep_attention(report: Report, name: str) -> Split:
         floor_us=bytes_ / report.held["copy_bytes_per_s"] * 1e6,
         rows=[[round(took * 1e6, 2), *split] for took, split in rows],
     )  # fmt: skip
-    return rows[0][1]
+    return [split for _, split in rows]
 
 
 # --- ablation: each in a process of its own, where the kernels are compiled so
 
 
-def ablate(report: Report, name: str, best: dict[Kernel, Cut], what: str) -> None:
+def ablate(report: Report, name: str, best: dict[Kernel, list[Cut]], what: str) -> None:
     """`what`: as it is, without dependent launch, behind the wait, or without prefetch."""
     from peakward.kernels.ops.decode_step.triton import products
 
@@ -405,8 +418,8 @@ def ablate(report: Report, name: str, best: dict[Kernel, Cut], what: str) -> Non
     elif what == "wait-first":
         products.launch_the_next = _launch_and_wait
     around = Around(name, "cuda")
-    for kernel, cut in best.items():
-        held = copies(kernel)
+    for kernel, cuts in best.items():
+        held, cut = copies(kernel), cuts[0]
         tried = cut._replace(ahead=0) if what == "no-prefetch" else cut
         took = chain_s(partial(around.next_of, kernel, held, tried), max(24, len(held)))
         report.add(phase="ablate", what=what, kernel=kernel._asdict(), cut=tried, us=took * 1e6)
@@ -488,8 +501,8 @@ def steps(
     report: Report,
     name: str,
     weights: str,
-    best: dict[Kernel, Cut],
-    split: Split | None,
+    best: dict[Kernel, list[Cut]],
+    splits: list[Split],
 ) -> None:
     """Arms in turns: separate kernels, the fused step by its rule, by the sweep's best cuts, and these with
     more or less brought into the L2 ahead."""
@@ -506,11 +519,11 @@ def steps(
     found: dict[str, Any] = {"separate": apart(model(ids[:, None], cache=cache)[:, -1], exact)}
     plain = FusedStep(model, held)
     chosen = {"rule": plain.cuts}
-    of = {each.name: best.get(each) for each in shape_kernels(name, FORMATS.index(weights))}
-    if all(of.values()):
-        head = best.get(shape_kernels(name, 0)[0], plain.cuts.head)
-        of_attention = split or plain.cuts.attention
-        cuts = Cuts(of["qkv"], of["out"], of["up"], of["down"], head, of_attention)
+    for behind in (0, 8, 16):
+        chosen[f"rule-{behind}"] = plain.cuts._replace(then_bytes=behind << 20)
+    rows = fastest(name, weights, best, splits)
+    if rows:
+        cuts = plain.cuts._replace(**{kernel: found[0] for kernel, found in rows.items()})
         for behind in (0, 4, 8):
             chosen[f"best-{behind}"] = cuts._replace(then_bytes=behind << 20)
     kept = []
@@ -534,6 +547,56 @@ def steps(
         share={arm: round(bytes_ / statistics.median(each) / bandwidth, 4) for arm, each in times.items()},
         spread={arm: round(max(each) / min(each), 4) for arm, each in times.items()},
         cuts=chosen,
+    )  # fmt: skip
+
+
+def fastest(
+    name: str, weights: str, best: dict[Kernel, list[Cut]], splits: list[Split]
+) -> dict[str, list[Any]]:
+    """Of each kernel of a step its fastest cuts alone; nothing where not all were swept."""
+    own = [*shape_kernels(name, FORMATS.index(weights)), shape_kernels(name, 0)[0]]
+    rows: dict[str, list[Any]] = {each.name: best.get(each, [])[:REFINED] for each in own}
+    rows["attention"] = splits[:REFINED]
+    rows["then_bytes"] = [4 << 20, 0, 8 << 20, 16 << 20]
+    return rows if all(rows.values()) else {}
+
+
+REFINED = 3
+"""Of a kernel's fastest cuts alone, as many are tried in a whole step."""
+
+
+@torch.no_grad()
+def refine(report: Report, name: str, weights: str, rows: dict[str, list[Any]]) -> None:
+    """The whole step with each kernel's fastest cuts alone, one kernel after the other; of two in turns the
+    faster stays. A kernel alone overlaps with itself, in a step with others."""
+    model = ModelStep(case_of(name, weights, "flash-decode"), torch.bfloat16)
+    cache = model.cache
+    held = [each.storage for each in cache.layers]
+    ids = torch.randint(0, model.model.shape.vocab_size, (1,), device="cuda")
+    position = torch.full((1,), POSITIONS - 1, device="cuda")
+
+    def step_of(cuts: Cuts) -> Callable[[], Any]:
+        fused = FusedStep(model.model, held, cuts)
+        graph = graph_of(lambda: fused(ids, position))
+        return lambda graph=graph, _held=fused: graph.replay()
+
+    cuts = FusedStep(model.model, held).cuts
+    cuts = cuts._replace(**{kernel: found[0] for kernel, found in rows.items()})
+    best, told_rows = step_of(cuts), []
+    for kernel, found in rows.items():
+        for each in found[1:]:
+            tried = cuts._replace(**{kernel: each})
+            with told(report, f"refine {name} {weights} {kernel} {each}"):
+                step = step_of(tried)
+                times = in_turns({"best": best, "tried": step}, turns=4)
+                before, after = (statistics.median(times[arm]) for arm in ("best", "tried"))
+                told_rows.append([kernel, each, round(before * 1e6, 1), round(after * 1e6, 1)])
+                if after < before:
+                    best, cuts = step, tried
+    took = statistics.median(in_turns({"best": best})["best"])
+    report.add(
+        phase="refine", model=name, weights=weights, rows=told_rows, us=round(took * 1e6, 1),
+        per_s=round(1 / took, 1), cuts=cuts,
     )  # fmt: skip
 
 
@@ -656,15 +719,17 @@ def told(report: Report, what: str) -> Iterator[None]:
     torch.cuda.empty_cache()
 
 
-def chosen(path: Path) -> tuple[dict[Kernel, Cut], dict[str, Split]]:
-    """The fastest of the sweeps that an earlier report holds, and of each model's attention."""
-    best, splits = {}, {}
+def chosen(path: Path) -> tuple[dict[Kernel, list[Cut]], dict[str, list[Split]]]:
+    """The cuts of the sweeps that an earlier report holds, the fastest first, and of each model's
+    attention."""
+    best: dict[Kernel, list[Cut]] = {}
+    splits: dict[str, list[Split]] = {}
     for item in json.loads(path.read_text())["items"]:
         if item["phase"] == "sweep" and "rows" in item:
             if item["kernel"] == "attention":
-                splits[item["model"]] = Split(*item["rows"][0][1:])
+                splits[item["model"]] = [Split(*row[1:]) for row in item["rows"]]
             else:
-                best[Kernel(**item["kernel"])] = Cut(*item["rows"][0][1:])
+                best[Kernel(**item["kernel"])] = [Cut(*row[1:]) for row in item["rows"]]
     return best, splits
 
 
@@ -678,10 +743,14 @@ def jobs_of_caches(cases: list[tuple[str, str]]) -> list[Job]:
             for kept in CACHES if kernel.name == "qkv" else ("bf16",):
                 found[Job(name, kernel, rule(kernel)._replace(programs=1), kept)] = None
         for kept, splits in OTHER_SPLITS.items():
-            by_rule = split_for(
-                n_pairs=shape.n_kv_heads, capacity=POSITIONS, n_multiprocessors=MULTIPROCESSORS
-            )
-            for each in (by_rule, *(ahead_in(each, shape) for each in splits)):
+            by_rule = (
+                split_for(
+                    n_pairs=shape.n_kv_heads, capacity=capacity, n_multiprocessors=MULTIPROCESSORS,
+                    narrow=kept == "int8",
+                )
+                for capacity in (POSITIONS, 4 * POSITIONS)
+            )  # fmt: skip
+            for each in (*by_rule, *(ahead_in(each, shape) for each in splits)):
                 found[Job(name, None, each, kept)] = None
     return list(found)
 
@@ -698,7 +767,7 @@ def jobs_of(cases: list[tuple[str, str]]) -> list[Job]:
         splits = [split_for(
             n_pairs=shape.n_kv_heads, capacity=POSITIONS, n_multiprocessors=MULTIPROCESSORS
         )]  # fmt: skip
-        for split in (*splits, *SPLITS):
+        for split in (*splits, *(ahead_in(each, shape) for each in SPLITS)):
             found[Job(name, None, split)] = None
     return sorted(found, key=lambda job: -job.kernel.k if job.kernel else 0)
 
@@ -709,7 +778,9 @@ def main(options: argparse.Namespace) -> None:
     report.held |= {"torch": torch.__version__, "triton": triton.__version__}
     cases = [tuple(each.split("/")) for each in options.cases.split(",")]
     if "compile" in phases:
-        jobs = jobs_of_caches(cases) if "caches" in phases else jobs_of(cases)
+        of_sweep = jobs_of(cases) if {"sweep", "steps"} & {*phases} else []
+        of_caches = jobs_of_caches(cases) if "caches" in phases else []
+        jobs = list(dict.fromkeys((*of_sweep, *of_caches)))
         failed = compile_ahead(jobs, options.workers)
         report.add(phase="compile", n=len(jobs), failed=failed[:20], n_failed=len(failed))
     report.held |= {
@@ -723,14 +794,19 @@ def main(options: argparse.Namespace) -> None:
             with told(report, f"sweep {name} attention"):
                 splits[name] = sweep_attention(report, name)
             with told(report, f"sweep {name}"):
-                best |= sweep(report, name)
+                formats = {FORMATS.index(weights) for of, weights in cases if of == name}
+                best |= sweep(report, name, formats)
         if "ablate" in phases:
             with told(report, "ablate"):
                 ablate(report, name, best, options.ablation)
         for of, weights in cases:
             if "steps" in phases and of == name and monotonic() < until:
                 with told(report, f"steps {name} {weights}"):
-                    steps(report, name, weights, best, splits.get(name))
+                    steps(report, name, weights, best, splits.get(name, []))
+            if "refine" in phases and of == name and monotonic() < until:
+                with told(report, f"refine {name} {weights}"):
+                    rows = fastest(name, weights, best, splits.get(name, []))
+                    refine(report, name, weights, rows)
             if "caches" in phases and of == name and monotonic() < until:
                 with told(report, f"caches {name} {weights}"):
                     caches(report, name, weights, options.positions, options.batch)

@@ -9,7 +9,7 @@ from peakward.kernels.ops.decode_step.triton import launch, launch_several
 from peakward.kernels.ops.decode_step.triton.launch import Matrix, Texts
 from peakward.kernels.ops.decode_step.triton.settings import cut_for, rows_cut_for, split_for
 
-D_MODEL, D_FF, HEADS, HEAD_DIM, VOCAB, CAPACITY = 2560, 10240, 32, 80, 10_000, 1280
+D_MODEL, D_FF, HEADS, HEAD_DIM, VOCAB, CAPACITY = 2560, 10240, 32, 80, 10_000, 1024
 SHAPES = {
     "qkv": (3 * D_MODEL, D_MODEL),
     "out": (D_MODEL, D_MODEL),
@@ -91,12 +91,13 @@ def _attention(
     *,
     page_size: int = 0,
     narrow: bool = False,
+    capacity: int = CAPACITY,
 ) -> None:
     q = _queries(n_sequences * n_new, heads, kv_heads, narrow=narrow)
     out = _of(n_sequences * n_new, heads, HEAD_DIM)
     held = _held(n_sequences, kv_heads, page_size=page_size, narrow=narrow)
     n_pairs = n_sequences * kv_heads
-    split = split_for(n_pairs=n_pairs, capacity=CAPACITY, n_multiprocessors=132)
+    split = split_for(n_pairs=n_pairs, capacity=capacity, n_multiprocessors=132, narrow=narrow)
     pieces = (n_pairs, split.splits, n_new * heads // kv_heads)
     launch.attention(
         q, held, _of(n_sequences, dtype=torch.int64), _of(*pieces, HEAD_DIM, dtype=torch.float32),
@@ -160,8 +161,11 @@ def _to_int8() -> dict[str, Launch]:
         "attention of one row to int8 in pages": _launch(
             narrow(1, 1, 32, 32, page_size=16), 168, 41
         ),
-        "attention of 8 to int8": _launch(narrow(8, 1, 32, 32), 168, 41),
-        "attention of 8 of 4 heads to int8": _launch(narrow(8, 1, 32, 8), 168, 41),
+        "attention of one row to many in int8": _launch(
+            narrow(1, 1, 32, 32, capacity=4096), 128, 45
+        ),
+        "attention of 8 to int8": _launch(narrow(8, 1, 32, 32), 128, 45),
+        "attention of 8 of 4 heads to int8": _launch(narrow(8, 1, 32, 8), 128, 45),
         "attention of 5 new tokens to int8": _launch(narrow(1, 5, 32, 32), 168, 41),
         "attention of 16 new tokens to int8": _launch(narrow(1, 16, 32, 32), 168, 41),
         "attention of 5 new tokens of 7 heads to int8": _launch(narrow(1, 5, 14, 2), 255, 56),
@@ -184,8 +188,14 @@ LAUNCHES = {
     "qkv of 8 beside int8": _launch(partial(_rows, "qkv", 8, narrow=True), 136, 120),
     **_to_int8(),
     "attention of one row": _launch(partial(_attention, 1, 1, 32, 32), 204, 41),
-    "attention of 8": _launch(partial(_attention, 8, 1, 32, 32), 200, 41),
-    "attention of 8 to pages": _launch(partial(_attention, 8, 1, 32, 32, page_size=16), 208, 41),
+    "attention of one row to many": _launch(
+        partial(_attention, 1, 1, 32, 32, capacity=4096), 128, 45
+    ),
+    "attention of one row to many in pages": _launch(
+        partial(_attention, 1, 1, 32, 32, page_size=16, capacity=4096), 128, 45
+    ),
+    "attention of 8": _launch(partial(_attention, 8, 1, 32, 32), 128, 45),
+    "attention of 8 to pages": _launch(partial(_attention, 8, 1, 32, 32, page_size=16), 128, 45),
     "attention of 5 new tokens": _launch(partial(_attention, 1, 5, 32, 32), 192, 41),
     "attention of 5 new tokens of 7 heads": _launch(partial(_attention, 1, 5, 14, 2), 168, 56),
 }

@@ -65,32 +65,34 @@ POSITIONS_AHEAD = 1 << 16
 
 
 class _Widths(NamedTuple):
-    """The cuts of matrices of up to so many columns: those of few rows, and those of more than 9,000."""
+    """The cuts of matrices of up to so many columns: those of few rows, and of more than `tall_from`."""
 
     columns: float
     short: Cut
     tall: Cut
+    tall_from: int = 9000
 
 
-# Of a sweep over the products of `2.7B`, `small` and Llama-2-7B in chains over cold weights, some ten cuts
-# each on an H100, and of a hundred cuts of `2.7B`'s on an H200: within 14% of the best of each on both, but
-# int8 of up to 1,024 columns, which was timed in whole steps of `small` alone. A lane that held more of the
-# activations would lack registers for weights on their way.
+# Of a sweep over the products of `2.7B`, `small` and Llama-2-7B in chains over cold weights on an H200, ten
+# to eighteen cuts each; of the fastest alone those that made whole steps fastest. int8 of 3,072 to 6,144
+# columns is as an H100's sweep left it. A lane that held more of the activations would lack registers for
+# weights on their way; of int4 four programs of 128 registers a thread fill a multiprocessor, and 11.4 µs
+# for up became 14.5 with three.
 _DENSE = (
     _Widths(1024, *2 * (Cut(8, 64, 2, 2, 4, 3),)),
-    _Widths(3072, Cut(4, 128, 3, 2, 4, 3), Cut(8, 128, 3, 2, 8, 2)),
-    _Widths(6144, *2 * (Cut(2, 128, 3, 2, 4, 4),)),
+    _Widths(3072, Cut(4, 128, 3, 2, 4, 3), Cut(8, 128, 3, 2, 8, 2), tall_from=6000),
+    _Widths(6144, Cut(4, 256, 2, 2, 8, 2), Cut(8, 128, 4, 2, 8, 2), tall_from=16_000),
     _Widths(math.inf, *2 * (Cut(2, 256, 3, 2, 8, 2),)),
 )
 _INT8 = (
-    _Widths(1024, *2 * (Cut(32, 32, 2, 2, 8, 1),)),
-    _Widths(3072, Cut(8, 64, 3, 2, 4, 3), Cut(8, 64, 3, 2, 4, 4)),
+    _Widths(1024, Cut(16, 64, 1, 2, 8, 2), Cut(32, 32, 2, 2, 8, 1), tall_from=6000),
+    _Widths(3072, Cut(16, 32, 3, 2, 4, 4), Cut(8, 64, 3, 2, 4, 4)),
     _Widths(6144, *2 * (Cut(8, 128, 2, 2, 8, 2),)),
     _Widths(math.inf, *2 * (Cut(4, 256, 3, 2, 8, 2),)),
 )
 _INT4 = (
-    _Widths(3072, Cut(16, 32, 1, 2, 4, 3), Cut(16, 32, 3, 2, 4, 2)),
-    _Widths(6144, Cut(16, 64, 1, 2, 4, 3), Cut(16, 32, 3, 2, 4, 2)),
+    _Widths(3072, Cut(8, 32, 1, 2, 4, 4), Cut(16, 32, 1, 2, 4, 4), tall_from=6000),
+    _Widths(6144, Cut(16, 64, 1, 2, 4, 3), Cut(16, 64, 1, 2, 8, 2)),
     _Widths(math.inf, *2 * (Cut(4, 128, 1, 2, 4, 3),)),
 )
 
@@ -101,7 +103,7 @@ def cut_for(*, n: int, k: int, per_word: int) -> Cut:
     # Elements in 32 bits are as wide as two in 16.
     columns = 2 * k if per_word == 1 else k
     widths = next(each for each in rule if columns <= each.columns)
-    cut = widths.tall if n > 9000 else widths.short
+    cut = widths.tall if n > widths.tall_from else widths.short
     return cut._replace(depth=min(cut.depth, cut.chunks(k, per_word)))
 
 
@@ -138,13 +140,34 @@ def rows_cut_for(*, n: int, k: int, per_word: int) -> RowsCut:
     return RowsCut(16, columns // 2, parts=4, stages=6 if k > 6144 else 4)
 
 
-def split_for(*, n_pairs: int, capacity: int, n_multiprocessors: int) -> Split:
-    """
+def split_for(
+    *, n_pairs: int, capacity: int, n_multiprocessors: int, narrow: bool = False
+) -> Split:
+    """Two programs of a multiprocessor where each has one block of keys; where each has more, four, with the
+    next blocks on their way.
+
+    µs of a step of `2.7B` with int4 weights on an H200, by pieces of one block on its way and as below:
+    behind 4,096 positions 1,791 and 1,698 in bf16, 1,786 and 1,585 in int8.
+
     Args:
         n_pairs: sequences times heads of keys.
         capacity: the most positions of a sequence.
+        narrow: whether the cache holds a byte an element.
     """
-    most = max(1, min(2 * n_multiprocessors // n_pairs, capacity // 64, 32))
-    splits = 1 << most.bit_length() - 1
-    block = 128 if capacity // splits > 64 else 64
-    return Split(splits=splits, block=block, ahead=POSITIONS_AHEAD // (n_pairs * splits) // 8 * 8)
+    splits = _splits(2 * n_multiprocessors // n_pairs, capacity)
+    block, stages = (128, 1) if capacity // splits > 64 else (64, 1)
+    if capacity // splits > 128:
+        splits = _splits(4 * n_multiprocessors // n_pairs, capacity)
+        # Of three blocks in 16 bits on their way only three programs' would fit.
+        block, stages = 64, 3 if narrow else 2
+    return Split(
+        splits=splits,
+        block=block,
+        stages=stages,
+        ahead=POSITIONS_AHEAD // (n_pairs * splits) // 8 * 8,
+    )
+
+
+def _splits(most: int, capacity: int) -> int:
+    """The largest power of two up to `most` that leaves a piece 64 positions."""
+    return 1 << max(1, min(most, capacity // 64, 32)).bit_length() - 1
