@@ -9,7 +9,8 @@ Every case is captured on the meta device, and kernels of compiled ones are made
 calibrated, and all cases are predicted, by the device's datasheet and by that calibration, and written down.
 Then one case after another is measured in plain torch: the median step, the peak, and what a call costs the
 host just before and after. By that cost the step is told once more ("moment"): a host's speed changes by the
-minute, and the difference between both errors is the host's. The file is written after every case.
+minute, and the difference between both errors is the host's. Of a train step a call is timed in the thread of
+the backward pass too, and the step told by both ("by thread"). The file is written after every case.
 `--foresee` ends before anything is measured; `--again` predicts stored cases anew, after a change, and its
 file says so.
 """
@@ -40,7 +41,7 @@ from peakward.hardware import devices
 from peakward.lab.measure import probe
 from peakward.lab.measure.calibration.full import calibrate_in_full
 from peakward.lab.measure.isolated import Workers
-from peakward.records.calibration import Calibration, Subject
+from peakward.records.calibration import Calibration, Rates, Subject
 from peakward.records.measurement import Environment
 
 GRIDS: dict[str, Callable[..., list[GridCase]]] = {"seven": seven.grid, "blind": blind.grid}
@@ -208,7 +209,7 @@ def measured_outcome(outcome: Outcome, found: Captured, report: Report, where: s
     except Exception as error:  # noqa: BLE001  as above
         release()
         return msgspec.structs.replace(outcome, failed=_said(error))
-    now = told_of_the_moment(found, report.device, report.calibration, seen.call_s)
+    now = told_of_the_moment(found, report.device, report.calibration, seen.launches)
     return msgspec.structs.replace(outcome, told=(*outcome.told, *now), measured=seen)
 
 
@@ -248,8 +249,8 @@ def predicted_again(path: Path, only: str) -> Report:
         limits = () if each.measured is None else tuple(each.measured.fits)
         found = msgspec.structs.replace(seen_as(each.case, False), limits=limits)
         again = foretold(each.case, found, report)
-        call_s = None if each.measured is None else each.measured.call_s
-        now = told_of_the_moment(found, report.device, report.calibration, call_s)
+        beside = Rates() if each.measured is None else each.measured.launches
+        now = told_of_the_moment(found, report.device, report.calibration, beside)
         outcomes.append(
             msgspec.structs.replace(each, told=(*again.told, *now), refused=again.refused)
         )
@@ -278,13 +279,19 @@ def _line(outcome: Outcome) -> str:
         return f"{outcome.case.name}: {outcome.failed}"
     figures = [f"{seen.step_s * 1e3:.2f} ms"]
     if seen.calls_s is not None:
-        figures += [f"a call {' and '.join(f'{1e6 * each:.1f}' for each in seen.calls_s)} us"]
+        figures += [f"a call {_in_us(seen.calls_s)}"]
+    if seen.backward_calls_s is not None:
+        figures += [f"in a backward pass {_in_us(seen.backward_calls_s)}"]
     figures += [f"{each.source} {each.step_s / seen.step_s - 1:+.0%}" for each in outcome.told]
     if seen.peak_bytes and outcome.told:
         figures += [f"peak {outcome.told[-1].peak_bytes / seen.peak_bytes - 1:+.1%}"]
     if outcome.refused is not None:
         figures += [outcome.refused]
     return f"{outcome.case.name}: {', '.join(figures)}"
+
+
+def _in_us(calls_s: Sequence[float]) -> str:
+    return f"{' and '.join(f'{1e6 * each:.1f}' for each in calls_s)} us"
 
 
 if __name__ == "__main__":
