@@ -4,6 +4,7 @@
     python benchmarks/module_prediction.py --grid blind --trial --out trial.json    # no GPU, minutes
     python benchmarks/module_prediction.py --grid blind --device h200-141 --foresee --out told.json
     python benchmarks/module_prediction.py --again module_prediction.json --out again.json
+    python benchmarks/module_prediction.py --cases module_prediction.json --out measured_again.json
 
 Every case is captured on the meta device, and kernels of compiled ones are made meanwhile; then the device is
 calibrated, and all cases are predicted, by the device's datasheet and by that calibration, and written down.
@@ -11,8 +12,8 @@ Then one case after another is measured in plain torch: the median step, the pea
 host just before and after. By that cost the step is told once more ("moment"): a host's speed changes by the
 minute, and the difference between both errors is the host's. Of a train step a call is timed in the thread of
 the backward pass too, and the step told by both ("by thread"). The file is written after every case.
-`--foresee` ends before anything is measured; `--again` predicts stored cases anew, after a change, and its
-file says so.
+`--foresee` ends before anything is measured; `--again` predicts stored cases anew, after a change, `--cases`
+also measures them anew, and their files say so.
 """
 
 import argparse
@@ -63,7 +64,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     calibration: Calibration | None
     predicted_before: bool
-    """Whether each prediction was made before its case was measured."""
+    """Whether each prediction was made before its case was ever measured."""
     transformers: str | None = None
     """The version whose models were measured; another may run other operators. None in older files."""
     outcomes: tuple[Outcome, ...] = ()
@@ -86,6 +87,9 @@ def main() -> None:
     parser.add_argument("--trial", action="store_true", help="tiny models, on the CPU")
     parser.add_argument("--foresee", action="store_true", help="predict, and measure nothing")
     parser.add_argument("--again", type=Path, help="a file of this script, whose cases to predict")
+    parser.add_argument(
+        "--cases", type=Path, nargs="+", help="files of this script, whose cases to measure"
+    )
     options = parser.parse_args()
     stored = options.again is not None
     report = predicted_again(options.again, options.only) if stored else measure(options)
@@ -97,7 +101,8 @@ def measure(options: argparse.Namespace) -> Report:
     """The grid within the budget: all predictions, then the measurements."""
     started = monotonic()
     where = "cpu" if options.trial or options.foresee else "cuda"
-    cases = [each for each in GRIDS[options.grid](tiny=options.trial) if options.only in each.name]
+    grid = GRIDS[options.grid](tiny=options.trial) if options.cases is None else of(options.cases)
+    cases = [each for each in grid if options.only in each.name]
     # One core a process: there are more processes than the compiler's own would leave room for.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     share = 1.0 if options.foresee else PREPARED_SHARE
@@ -115,7 +120,7 @@ def measure(options: argparse.Namespace) -> Report:
         environment=environment,
         device=options.device or _key(environment),
         calibration=calibration,
-        predicted_before=True,
+        predicted_before=options.cases is None,
         transformers=version("transformers"),
     )
     told_before = [foretold(case, found, report) for case, found in seen]
@@ -133,6 +138,12 @@ def measure(options: argparse.Namespace) -> Report:
             written(report, options.out)
     _say(started, "measured")
     return report
+
+
+def of(stored: Sequence[Path]) -> list[GridCase]:
+    """The cases of files of this script."""
+    reports = (msgspec.json.decode(each.read_bytes(), type=Report) for each in stored)
+    return [outcome.case for report in reports for outcome in report.outcomes]
 
 
 def _key(environment: Environment) -> str:

@@ -66,3 +66,15 @@ def test_a_step_is_told_once_more_by_the_host_of_the_moment():
     assert by_both[1].source == "by thread"
     assert 2 < by_both[1].host_s / by_calibration.host_s < 3
     assert by_none == []
+
+
+def test_cases_of_stored_grids_are_measured_anew_in_their_order():
+    from module_grid.seven import grid
+    from module_prediction import of
+
+    stored = index()["2026-11-26-h200-module-prediction"].path()
+    names = {each.name for each in grid()}
+    once, twice = of([stored]), of([stored] * 2)
+    assert twice == once + once
+    assert len(once) == 32
+    assert {each.name for each in once} <= names

@@ -45,7 +45,7 @@ def calibrated(sweep: "Sweep", store: "Store", case: LeverCase) -> Calibration:
 
 
 def launch_costs(sweep: "Sweep", case: LeverCase) -> Rates | None:
-    """What calls cost this host, measured now; None of a step that is not predicted.
+    """Times calls on this host now; None of a step that is not predicted.
 
     A host's speed changes by the minute: a stored calibration knows that of its own minute. On an H200's host
     calls took up to 1.95 times as long within minutes after it.
