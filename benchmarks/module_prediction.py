@@ -4,14 +4,16 @@
     python benchmarks/module_prediction.py --grid blind --trial --out trial.json    # no GPU, minutes
     python benchmarks/module_prediction.py --grid blind --device h200-141 --foresee --out told.json
     python benchmarks/module_prediction.py --again module_prediction.json --out again.json
+    python benchmarks/module_prediction.py --cases module_prediction.json --out measured_again.json
 
 Every case is captured on the meta device, and kernels of compiled ones are made meanwhile; then the device is
 calibrated, and all cases are predicted, by the device's datasheet and by that calibration, and written down.
 Then one case after another is measured in plain torch: the median step, the peak, and what a call costs the
 host just before and after. By that cost the step is told once more ("moment"): a host's speed changes by the
-minute, and the difference between both errors is the host's. The file is written after every case.
-`--foresee` ends before anything is measured; `--again` predicts stored cases anew, after a change, and its
-file says so.
+minute, and the difference between both errors is the host's. Of a train step a call is timed in the thread of
+the backward pass too, and the step told by both ("by thread"). The file is written after every case.
+`--foresee` ends before anything is measured; `--again` predicts stored cases anew, after a change, `--cases`
+also measures them anew, and their files say so.
 """
 
 import argparse
@@ -40,7 +42,7 @@ from peakward.hardware import devices
 from peakward.lab.measure import probe
 from peakward.lab.measure.calibration.full import calibrate_in_full
 from peakward.lab.measure.isolated import Workers
-from peakward.records.calibration import Calibration, Subject
+from peakward.records.calibration import Calibration, Rates, Subject
 from peakward.records.measurement import Environment
 
 GRIDS: dict[str, Callable[..., list[GridCase]]] = {"seven": seven.grid, "blind": blind.grid}
@@ -62,7 +64,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     calibration: Calibration | None
     predicted_before: bool
-    """Whether each prediction was made before its case was measured."""
+    """Whether each prediction was made before its case was ever measured."""
     transformers: str | None = None
     """The version whose models were measured; another may run other operators. None in older files."""
     outcomes: tuple[Outcome, ...] = ()
@@ -85,6 +87,9 @@ def main() -> None:
     parser.add_argument("--trial", action="store_true", help="tiny models, on the CPU")
     parser.add_argument("--foresee", action="store_true", help="predict, and measure nothing")
     parser.add_argument("--again", type=Path, help="a file of this script, whose cases to predict")
+    parser.add_argument(
+        "--cases", type=Path, nargs="+", help="files of this script, whose cases to measure"
+    )
     options = parser.parse_args()
     stored = options.again is not None
     report = predicted_again(options.again, options.only) if stored else measure(options)
@@ -96,7 +101,8 @@ def measure(options: argparse.Namespace) -> Report:
     """The grid within the budget: all predictions, then the measurements."""
     started = monotonic()
     where = "cpu" if options.trial or options.foresee else "cuda"
-    cases = [each for each in GRIDS[options.grid](tiny=options.trial) if options.only in each.name]
+    grid = GRIDS[options.grid](tiny=options.trial) if options.cases is None else of(options.cases)
+    cases = [each for each in grid if options.only in each.name]
     # One core a process: there are more processes than the compiler's own would leave room for.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     share = 1.0 if options.foresee else PREPARED_SHARE
@@ -114,7 +120,7 @@ def measure(options: argparse.Namespace) -> Report:
         environment=environment,
         device=options.device or _key(environment),
         calibration=calibration,
-        predicted_before=True,
+        predicted_before=options.cases is None,
         transformers=version("transformers"),
     )
     told_before = [foretold(case, found, report) for case, found in seen]
@@ -132,6 +138,12 @@ def measure(options: argparse.Namespace) -> Report:
             written(report, options.out)
     _say(started, "measured")
     return report
+
+
+def of(stored: Sequence[Path]) -> list[GridCase]:
+    """The cases of files of this script."""
+    reports = (msgspec.json.decode(each.read_bytes(), type=Report) for each in stored)
+    return [outcome.case for report in reports for outcome in report.outcomes]
 
 
 def _key(environment: Environment) -> str:
@@ -208,7 +220,7 @@ def measured_outcome(outcome: Outcome, found: Captured, report: Report, where: s
     except Exception as error:  # noqa: BLE001  as above
         release()
         return msgspec.structs.replace(outcome, failed=_said(error))
-    now = told_of_the_moment(found, report.device, report.calibration, seen.call_s)
+    now = told_of_the_moment(found, report.device, report.calibration, seen.launches)
     return msgspec.structs.replace(outcome, told=(*outcome.told, *now), measured=seen)
 
 
@@ -248,8 +260,8 @@ def predicted_again(path: Path, only: str) -> Report:
         limits = () if each.measured is None else tuple(each.measured.fits)
         found = msgspec.structs.replace(seen_as(each.case, False), limits=limits)
         again = foretold(each.case, found, report)
-        call_s = None if each.measured is None else each.measured.call_s
-        now = told_of_the_moment(found, report.device, report.calibration, call_s)
+        beside = Rates() if each.measured is None else each.measured.launches
+        now = told_of_the_moment(found, report.device, report.calibration, beside)
         outcomes.append(
             msgspec.structs.replace(each, told=(*again.told, *now), refused=again.refused)
         )
@@ -278,13 +290,19 @@ def _line(outcome: Outcome) -> str:
         return f"{outcome.case.name}: {outcome.failed}"
     figures = [f"{seen.step_s * 1e3:.2f} ms"]
     if seen.calls_s is not None:
-        figures += [f"a call {' and '.join(f'{1e6 * each:.1f}' for each in seen.calls_s)} us"]
+        figures += [f"a call {_in_us(seen.calls_s)}"]
+    if seen.backward_calls_s is not None:
+        figures += [f"in a backward pass {_in_us(seen.backward_calls_s)}"]
     figures += [f"{each.source} {each.step_s / seen.step_s - 1:+.0%}" for each in outcome.told]
     if seen.peak_bytes and outcome.told:
         figures += [f"peak {outcome.told[-1].peak_bytes / seen.peak_bytes - 1:+.1%}"]
     if outcome.refused is not None:
         figures += [outcome.refused]
     return f"{outcome.case.name}: {', '.join(figures)}"
+
+
+def _in_us(calls_s: Sequence[float]) -> str:
+    return f"{' and '.join(f'{1e6 * each:.1f}' for each in calls_s)} us"
 
 
 if __name__ == "__main__":

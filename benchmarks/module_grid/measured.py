@@ -1,6 +1,7 @@
 """One case of the grid as an engineer would run it: plain torch, nothing of Peakward's around the model."""
 
 import gc
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from statistics import fmean, median
 from typing import Any
@@ -11,8 +12,10 @@ import torch
 from against.interleaved import run_turn
 from module_grid.cases import GridCase, built, inputs
 from peakward.lab.measure.calibration.rates import WIDTH
-from peakward.lab.measure.calibration.timing import host_s
+from peakward.lab.measure.calibration.timing import Call, backward_host_s, host_s
 from peakward.lab.measure.clock import clock_for
+from peakward.records.calibration import Launch, LaunchCost, Rates
+from peakward.records.case import DeviceType
 
 N_WARMUP = 3
 N_TURNS = 4
@@ -36,11 +39,24 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     calls_s: tuple[float, ...] | None = None
     """A recorded call on the host before, between and after the turns of timed steps; before and after alone,
     or None, in older files."""
+    backward_calls_s: tuple[float, ...] | None = None
+    """Of a train step, just behind each of these: the same call in the thread that carries a backward pass
+    out. None in older files."""
 
     @property
-    def call_s(self) -> float | None:
-        """Their mean."""
-        return None if self.calls_s is None else fmean(self.calls_s)
+    def launches(self) -> Rates:
+        """The means of both, as a calibration has them."""
+        timed: dict[Launch, tuple[float, ...] | None] = {
+            "autograd": self.calls_s,
+            "autograd in a backward pass": self.backward_calls_s,
+        }
+        return Rates(
+            launches=tuple(
+                LaunchCost(side="host", operation=operation, call_s=fmean(calls_s))
+                for operation, calls_s in timed.items()
+                if calls_s is not None
+            )
+        )
 
 
 class Step:
@@ -100,11 +116,13 @@ def measured(case: GridCase, device: str, limits: tuple[int, ...], turn_s: float
     peak, reserved = _peaks(on_gpu)
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    calls_s, turns = [call_s(device)], []
+    timers = (host_s, backward_host_s) if case.pass_ == "train_step" else (host_s,)
+    beside, turns = [calls_s(device, timers)], []
     for _ in range(N_TURNS):
         turns.append(run_turn("only", arm, clock_for(device), None, turn_s=turn_s / N_TURNS))
-        calls_s.append(call_s(device))
+        beside.append(calls_s(device, timers))
     steady, _ = _peaks(on_gpu)
+    here_s, *in_backward_s = zip(*beside, strict=True)
     return Measured(
         step_s=median(each.median_s for each in turns),
         n_steps=sum(each.n_steps for each in turns),
@@ -112,15 +130,18 @@ def measured(case: GridCase, device: str, limits: tuple[int, ...], turn_s: float
         reserved_bytes=reserved,
         steady_peak_bytes=steady,
         fits={each: _runs_within(arm, each) for each in limits if on_gpu},
-        calls_s=tuple(calls_s),
+        calls_s=here_s,
+        backward_calls_s=in_backward_s[0] if in_backward_s else None,
     )
 
 
-def call_s(device: str) -> float:
-    """Seconds of a recorded call on the host now, as a calibration times it."""
+def calls_s(device: str, timers: Sequence[Callable[[Call, DeviceType], float]]) -> list[float]:
+    """Seconds of a recorded call on the host now, as a calibration times it: by each of its timers."""
     a, b = (torch.rand(WIDTH, WIDTH, device=device) for _ in range(2))
     a.requires_grad_()
-    return host_s(lambda: torch.add(a, b), "cuda" if device == "cuda" else "cpu")
+    return [
+        timer(lambda: torch.add(a, b), "cuda" if device == "cuda" else "cpu") for timer in timers
+    ]
 
 
 def warm(case: GridCase, device: str) -> None:

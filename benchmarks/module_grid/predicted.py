@@ -10,7 +10,7 @@ from peakward.lab.models.module_capture import capture_module
 from peakward.prediction.memory.peak import CONTEXT_BYTES
 from peakward.prediction.planning.module import module_forecast
 from peakward.prediction.planning.site import Site
-from peakward.records.calibration import Calibration
+from peakward.records.calibration import Calibration, Rates
 from peakward.records.errors import PeakwardError
 from peakward.records.op_graph import ModuleCapture
 from peakward.records.plan import Forecast
@@ -31,7 +31,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     """A prediction."""
 
     source: str
-    """datasheet; calibrated; or moment: calibrated, and by what a call cost the host beside the step."""
+    """datasheet; calibrated; moment: calibrated, and by what a call cost the host beside the step; or by
+    thread: as moment, and the backward pass by what a call cost in the thread that carries it out."""
     step_s: float
     low_s: float
     high_s: float
@@ -80,13 +81,23 @@ def told(found: Captured, device: str, calibrations: Sequence[Calibration | None
 
 
 def told_of_the_moment(
-    found: Captured, device: str, calibration: Calibration | None, call_s: float | None
+    found: Captured, device: str, calibration: Calibration | None, beside: Rates
 ) -> list[Told]:
-    """By the calibration and what a call cost the host beside the step; none where either is not known."""
-    if found.capture is None or calibration is None or call_s is None:
+    """By the calibration and what a call cost the host beside the step; of a train step also with what it
+    cost in the thread of the backward pass. None of what was not timed."""
+    if found.capture is None or calibration is None:
         return []
-    by_moment = _told(found.capture, _site(device, calibration).issued_by(call_s), ())
-    return [msgspec.structs.replace(by_moment, source="moment")]
+    alone = tuple(each for each in beside.launches if each.operation == "autograd")
+    known = {
+        "moment": (beside.recorded_call_s, msgspec.structs.replace(beside, launches=alone)),
+        "by thread": (beside.backward_call_s, beside),
+    }
+    where = _site(device, calibration)
+    return [
+        msgspec.structs.replace(_told(found.capture, where.issued_by(launches), ()), source=source)
+        for source, (call_s, launches) in known.items()
+        if call_s is not None
+    ]
 
 
 def _site(device: str, calibration: Calibration | None) -> Site:

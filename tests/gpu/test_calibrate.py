@@ -1,6 +1,7 @@
 """Calibration on a real GPU: figures that physics allows."""
 
 from statistics import median
+from threading import get_ident
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from peakward.lab.measure.calibration import traffic
 from peakward.lab.measure.calibration.ceilings import ceilings
 from peakward.lab.measure.calibration.products import types
 from peakward.lab.measure.calibration.rates import rates
+from peakward.lab.measure.calibration.timing import backward_host_s, host_s
 from peakward.records.calibration import KINDS
 
 pytestmark = [
@@ -90,8 +92,18 @@ def test_launches_cost_microseconds():
         ("host", "elementwise"),
         ("host", "matmul"),
         ("host", "autograd"),
+        ("host", "autograd in a backward pass"),
     ]
     assert all(0.5e-6 < each.call_s < 50e-6 for each in found.launches)
+
+
+def test_a_backward_pass_s_calls_are_made_by_a_thread_of_autograd_s_own():
+    threads = {host_s: set(), backward_host_s: set()}
+    for timer, seen in threads.items():
+        timer(lambda seen=seen: seen.add(get_ident()), "cuda")
+    assert threads[host_s] == {get_ident()}
+    assert len(threads[backward_host_s]) == 1
+    assert threads[host_s].isdisjoint(threads[backward_host_s])
 
 
 def test_attention_is_under_its_type_s_peak(known):

@@ -26,8 +26,10 @@ Kind = Literal["square", "small m", "small n", "small k", "whole waves", "partia
 tiles over, which take one more round."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Traffic = Literal["copy", "add"]
-Launch = Literal["elementwise", "matmul", "autograd"]
-"""`autograd` is the elementwise operation, recorded for a backward pass."""
+Launch = Literal["elementwise", "matmul", "autograd", "autograd in a backward pass"]
+"""`autograd` is the elementwise operation, recorded for a backward pass. `autograd in a backward pass` is the
+same call, recorded too, made by the thread that carries a backward pass out: on a GPU one of autograd's own,
+on a CPU the caller's."""
 AttentionPass = Literal["forward", "backward"]
 Memory = Literal["pinned", "pageable"]
 Direction = Literal["to device", "to host"]
@@ -160,8 +162,16 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def recorded_call_s(self) -> float | None:
         """The host's seconds of an operation that autograd records, or None where it was not measured."""
-        recorded = (each for each in self.launches if each.operation == "autograd")
-        return next((each.call_s for each in recorded if each.side == "host"), None)
+        return self._on_host_s("autograd")
+
+    @property
+    def backward_call_s(self) -> float | None:
+        """The same in the thread that carries a backward pass out; None also in records that are older."""
+        return self._on_host_s("autograd in a backward pass")
+
+    def _on_host_s(self, operation: Launch) -> float | None:
+        found = (each for each in self.launches if each.operation == operation)
+        return next((each.call_s for each in found if each.side == "host"), None)
 
     def tell_of(self, subject: Subject) -> bool:
         """Whether it has a figure of the subject, or a reason for having none."""

@@ -103,6 +103,9 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     host_call_s: float | None = None
     """The cost of one recorded call, of which the host's times are multiples. None in records that are older
     than this field."""
+    host_backward_call_s: float | None = None
+    """The same in the thread of the backward pass, of which the host's time of that phase is a multiple. None
+    where it was not timed, and `host_call_s` was taken."""
 
     @property
     def never_measured_s(self) -> float:

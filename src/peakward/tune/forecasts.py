@@ -18,7 +18,7 @@ from peakward.prediction.planning.changes import foretold
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.module import module_forecast
 from peakward.prediction.planning.site import Site, site
-from peakward.records.calibration import Calibration
+from peakward.records.calibration import Calibration, Rates
 from peakward.records.case import AS_WRITTEN, LeverCase, ModelCase, ModuleCase, StepCase
 from peakward.records.case_key import same_work
 from peakward.records.errors import PeakwardError
@@ -44,16 +44,15 @@ def calibrated(sweep: "Sweep", store: "Store", case: LeverCase) -> Calibration:
     return known
 
 
-def recorded_call_s(sweep: "Sweep", case: LeverCase) -> float | None:
-    """Seconds of a recorded call on this host, measured now; None of a step that is not predicted, and where
-    it could not be measured.
+def launch_costs(sweep: "Sweep", case: LeverCase) -> Rates | None:
+    """Times calls on this host now; None of a step that is not predicted.
 
     A host's speed changes by the minute: a stored calibration knows that of its own minute. On an H200's host
     calls took up to 1.95 times as long within minutes after it.
     """
     if case.device != "cuda" or isinstance(case, StepCase):
         return None
-    return sweep.workers.rates("launches", case.device).recorded_call_s
+    return sweep.workers.rates("launches", case.device)
 
 
 def floor_of(
@@ -74,8 +73,8 @@ class Forecasts:
     """By the calibration where it is a full one (`peakward devices calibrate`), else by the datasheet.
 
     Args:
-        call_s: a recorded call on this host, where it was measured; the calibration's or the datasheet's is
-            taken without.
+        launches: what calls cost this host now, where that was measured; the calibration's or the
+            datasheet's cost is taken without.
         capture: the operators of a module's step; asked where a forecast is to be had alone.
     """
 
@@ -84,7 +83,7 @@ class Forecasts:
         environment: Environment,
         calibration: Calibration | None,
         capture: Capture,
-        call_s: float | None = None,
+        launches: Rates | None = None,
     ) -> None:
         self._environment, self._capture = environment, capture
         self.calibration = calibration
@@ -92,7 +91,8 @@ class Forecasts:
         self.here: Site | None = None
         """None where the device is not catalogued."""
         if device is not None:
-            self.here = site(device, calibration=calibration).issued_by(call_s)
+            known = site(device, calibration=calibration)
+            self.here = known if launches is None else known.issued_by(launches)
         self._made: dict[LeverCase, Forecast | str] = {}
         self._captured: dict[ModuleCase, ModuleCapture | str] = {}
 

@@ -19,7 +19,7 @@ from peakward.records.study import Study
 from peakward.tune import larger_batches
 from peakward.tune.costs import HEADLINE
 from peakward.tune.diagnoses import diagnosed
-from peakward.tune.forecasts import Forecasts, calibrated, floor_of, recorded_call_s
+from peakward.tune.forecasts import Forecasts, calibrated, floor_of, launch_costs
 from peakward.tune.investigation import Investigation
 from peakward.tune.ledger import Budget, Ledger, Listener
 from peakward.tune.lever_stack import LeverStack
@@ -60,8 +60,8 @@ def investigate(
         floor = floor_of(asked.case, sweep.environment, calibration)
         if asked.case.device == "cuda":  # Steps of a CPU are not predicted.
             on_stage("measuring what a call costs this host")
-        call_s = recorded_call_s(sweep, asked.case)
-        forecasts = Forecasts(sweep.environment, calibration, sweep.workers.capture, call_s)
+        launches = launch_costs(sweep, asked.case)
+        forecasts = Forecasts(sweep.environment, calibration, sweep.workers.capture, launches)
         told = forecasts.of(asked.case)
         on_prediction(floor, told, levers_that_fit(asked.case, told, forecasts.here))
         on_stage("measuring the baseline")

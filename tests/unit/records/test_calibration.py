@@ -8,11 +8,13 @@ from peakward.records.calibration import (
     Absence,
     Calibration,
     DiskRate,
+    Launch,
+    LaunchCost,
     LevelRate,
     MatmulRate,
     Rates,
 )
-from peakward.records.codec import from_json
+from peakward.records.codec import from_json, to_json
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Environment
 from peakward.records.study import Study
@@ -88,3 +90,20 @@ def test_a_file_gives_back_what_was_saved(tmp_path):
         PeakwardError, match=r"a calibration to read in .*nowhere\.json, got nothing"
     ):
         Calibration.load(tmp_path / "nowhere.json")
+
+
+def test_a_call_in_a_backward_pass_is_a_figure_of_its_own_and_older_records_have_none() -> None:
+    costs: dict[Launch, float] = {"autograd": 8e-6, "autograd in a backward pass": 12e-6}
+    rates = Rates(
+        launches=tuple(
+            LaunchCost(side="host", operation=operation, call_s=call_s)
+            for operation, call_s in costs.items()
+        )
+    )
+    assert (rates.recorded_call_s, rates.backward_call_s) == (8e-6, 12e-6)
+    known = msgspec.structs.replace(CEILINGS, rates=rates)
+    assert from_json(to_json(known), Calibration) == known
+    stored = from_json(index()["2026-11-21-h200-calibration"].read(), Calibration).rates
+    assert stored is not None
+    assert stored.recorded_call_s is not None
+    assert stored.backward_call_s is None

@@ -27,7 +27,7 @@ class Device:
         self.done = []
         """What was run, in its order."""
         self.call_s = None
-        """A recorded call on its host, where it can be measured."""
+        """A recorded call on its host, where it can be measured; in a backward pass it takes twice that."""
 
     def prepare(self, n):
         pass
@@ -70,7 +70,13 @@ class Device:
     def rates(self, subject, device_type):
         if self.call_s is None:
             return Rates(absent=(Absence(subject=subject, reason="no clock here"),))
-        return Rates(launches=(LaunchCost(side="host", operation="autograd", call_s=self.call_s),))
+        costs = {"autograd": self.call_s, "autograd in a backward pass": 2 * self.call_s}
+        return Rates(
+            launches=tuple(
+                LaunchCost(side="host", operation=operation, call_s=call_s)
+                for operation, call_s in costs.items()
+            )
+        )
 
     def calibration(self, key):
         return self.studies.CALIBRATION

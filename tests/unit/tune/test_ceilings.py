@@ -5,7 +5,7 @@ import pytest
 
 from peakward.records.calibration import Calibration, LaunchCost, Rates
 from peakward.records.measurement import Environment
-from peakward.tune.forecasts import calibrated, recorded_call_s
+from peakward.tune.forecasts import calibrated, launch_costs
 
 from .world import BASE
 
@@ -30,6 +30,9 @@ FULL = Calibration(
 )
 
 
+COSTS = Rates(launches=(LaunchCost(side="host", operation="autograd", call_s=8e-6),))
+
+
 class Lab:
     """A sweep, its workers and its store: it knows one calibration and takes the quick one alone."""
 
@@ -43,7 +46,7 @@ class Lab:
 
     def rates(self, subject, device_type):
         self.asked.append((subject, device_type))
-        return Rates(launches=(LaunchCost(side="host", operation="autograd", call_s=8e-6),))
+        return COSTS
 
     def calibration(self, key):
         return self.known if key == QUICK.environment.key else None
@@ -68,7 +71,7 @@ def test_a_stored_one_serves_quick_or_full(known):
 
 def test_a_call_of_the_host_is_timed_for_steps_that_are_predicted():
     lab = Lab(FULL)
-    assert recorded_call_s(lab, BASE) == 8e-6
+    assert launch_costs(lab, BASE) == COSTS
     assert lab.asked == [("launches", "cuda")]
-    assert recorded_call_s(lab, msgspec.structs.replace(BASE, device="cpu")) is None
+    assert launch_costs(lab, msgspec.structs.replace(BASE, device="cpu")) is None
     assert lab.asked == [("launches", "cuda")]

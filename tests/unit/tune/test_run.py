@@ -41,12 +41,13 @@ def test_a_forecast_is_by_what_a_call_costs_now(studies, call_s):
     device = Device(studies, lambda case: 0.1)
     device.call_s = call_s
     stored = recorded_call_of(run(Device(studies, lambda case: 0.1)))
-    assert recorded_call_of(run(device)) == (call_s, True) != stored
+    assert stored[:2] != (call_s, 2 * call_s)
+    assert recorded_call_of(run(device)) == (call_s, 2 * call_s, True)
 
 
 def recorded_call_of(study):
     time = study.forecasts[0].time
-    return time.host_call_s, time.host_is_known
+    return time.host_call_s, time.host_backward_call_s, time.host_is_known
 
 
 def test_a_module_is_foretold_by_its_operators_before_it_is_measured(studies, make_module_case):

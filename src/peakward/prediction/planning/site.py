@@ -5,7 +5,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from peakward.hardware.devices import least_memory_bytes
 from peakward.prediction.time.device_model import DeviceModel, device_model
-from peakward.records.calibration import Calibration
+from peakward.records.calibration import Calibration, Rates
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Interval
@@ -53,11 +53,9 @@ class Site(NamedTuple):
     group: DeviceGroup | None
     price_per_gpu_hour: float | None
 
-    def issued_by(self, call_s: float | None) -> Self:
-        """The same under a host whose recorded call takes so long now; as it is where that is not known."""
-        if self.model is None or call_s is None:
-            return self
-        return self._replace(model=self.model.issued_by(call_s))
+    def issued_by(self, launches: Rates) -> Self:
+        """The same under a host whose calls take so long now; as it is where none was timed."""
+        return self if self.model is None else self._replace(model=self.model.issued_by(launches))
 
     def limit_bytes(self, case_limit_bytes: int | None) -> int:
         """Bytes that one GPU offers, or that the case allows itself."""

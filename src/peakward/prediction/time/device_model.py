@@ -17,6 +17,7 @@ from peakward.records.calibration import (
 )
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Phase
 from peakward.records.prediction import Source
 
 # The time of moving bytes once through the device, from a few KiB, which cost a launch, up.
@@ -155,12 +156,24 @@ class DeviceModel(NamedTuple):
     traffic: TrafficCurve
     call_s: float
     """The host's unit of `dispatch`."""
+    backward_call_s: float | None = None
+    """The same in the thread of the backward pass; None where it was not timed, and is taken to be equal."""
     host_is_known: bool = True
-    """Whether that is the cost of the host in question, not another's."""
+    """Whether these are the costs of the host in question, not another's."""
 
-    def issued_by(self, call_s: float) -> Self:
-        """The same device under a host whose recorded call takes so long now."""
-        return self._replace(call_s=call_s, host_is_known=True)
+    def host_call_s(self, phase: Phase) -> float:
+        """A call in the thread that issues the phase."""
+        if phase != "backward" or self.backward_call_s is None:
+            return self.call_s
+        return self.backward_call_s
+
+    def issued_by(self, launches: Rates) -> Self:
+        """The same device under a host whose calls take so long now; as it is where none was timed."""
+        call_s = launches.recorded_call_s
+        if call_s is None:
+            return self
+        backward_s = launches.backward_call_s
+        return self._replace(call_s=call_s, backward_call_s=backward_s, host_is_known=True)
 
 
 def device_model(
@@ -221,6 +234,7 @@ def _calibrated(calibration: Calibration, rates: Rates, device: Device) -> Devic
         attention={key: model for key, model in attended.items() if model is not None},
         traffic=traffic,
         call_s=call_s,
+        backward_call_s=rates.backward_call_s,
     )
 
 

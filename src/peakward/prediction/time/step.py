@@ -154,6 +154,7 @@ def graph_time(
         never_measured=tuple(sorted({op.name for op, _ in guessed})),
         host_is_known=on.host_is_known,
         host_call_s=on.call_s,
+        host_backward_call_s=on.backward_call_s,
     )
 
 
@@ -174,7 +175,7 @@ def _phases(timed: Iterable[_Timed], units: Units, on: DeviceModel) -> tuple[Pha
         PhasePrediction(
             phase=phase,
             device_s=device_s[phase],
-            host_s=on.call_s * units(phase),
+            host_s=on.host_call_s(phase) * units(phase),
             n_launches=max(1, math.ceil(n_launches[phase])),
             n_waits=n_waits[phase],
         )

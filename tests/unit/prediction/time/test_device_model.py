@@ -167,11 +167,33 @@ def test_a_datasheet_knows_no_host_and_a_calibration_its_own():
 
 
 def test_a_host_that_was_timed_is_known_whatever_the_device_s_rates_are():
+    timed = Rates(
+        launches=(LaunchCost(side="host", operation="autograd", call_s=3e-6), IN_BACKWARD)
+    )
     for known in (None, calibration()):
         before = device_model(known, ROUND)
-        after = before.issued_by(3e-6)
-        assert (after.call_s, after.host_is_known) == (3e-6, True)
+        after = before.issued_by(timed)
+        assert (after.call_s, after.backward_call_s, after.host_is_known) == (3e-6, 12e-6, True)
         assert (after.source, after.products) == (before.source, before.products)
+
+
+IN_BACKWARD = LaunchCost(side="host", operation="autograd in a backward pass", call_s=12e-6)
+
+
+def test_a_host_of_which_no_call_was_timed_stays_what_it_was():
+    known = device_model(calibration(), ROUND)
+    assert known.issued_by(Rates(launches=(IN_BACKWARD,))) == known
+
+
+def test_each_phase_is_issued_by_its_own_thread():
+    phases = ("forward", "backward", "optimizer")
+    apart = msgspec.structs.replace(RATES, launches=(*RATES.launches, IN_BACKWARD))
+    known, old = (device_model(calibration(rates), ROUND) for rates in (apart, RATES))
+    assert [known.host_call_s(phase) for phase in phases] == [8e-6, 12e-6, 8e-6]
+    assert [old.host_call_s(phase) for phase in phases] == [8e-6] * 3
+    # One thread's cost of the moment is not set beside the other's of a calibration.
+    moment = Rates(launches=(LaunchCost(side="host", operation="autograd", call_s=3e-6),))
+    assert known.issued_by(moment).host_call_s("backward") == 3e-6
 
 
 # Seconds by bytes moved, through points by hand.

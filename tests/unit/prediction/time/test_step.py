@@ -310,6 +310,35 @@ def test_a_read_of_a_value_makes_the_host_wait():
     assert [each.n_waits for each in found.phases] == [1]
 
 
+@pytest.mark.parametrize("compile_", ["none", "default"])
+def test_a_slower_thread_of_the_backward_pass_costs_what_it_issues_and_nothing_else(compile_):
+    """Of a step that the host bounds."""
+    equal, slower = device(call_s=1e-3), device(call_s=1e-3, backward_call_s=2e-3)
+    given = {"seq_len": 16, "attention": "sdpa", "compile": compile_}
+    trained = case(**given, precision="bf16-mixed")
+    before, after = (step_time(trained, on) for on in (equal, slower))
+    more = [new.host_s / old.host_s for old, new in zip(before.phases, after.phases, strict=True)]
+    assert more == [1.0, 2.0, 1.0]
+    added_s = before.phases[1].host_s
+    assert after.step_s.estimate - before.step_s.estimate == pytest.approx(added_s, rel=0.01)
+    assert (before.host_backward_call_s, after.host_backward_call_s) == (None, 2e-3)
+    evaluated = case(**given, pass_="forward", precision="bf16-mixed")
+    assert step_time(evaluated, equal).phases == step_time(evaluated, slower).phases
+    assert step_time(evaluated, equal).step_s == step_time(evaluated, slower).step_s
+
+
+def test_a_module_s_backward_pass_is_issued_by_its_thread_too():
+    capture = capture_module(
+        torch.nn.Linear(8, 8), (torch.randn(4, 8),), pass_="train_step", loss=lambda y: y.sum()
+    )
+    before, after = (
+        module_time(capture, device(call_s=1e-3, backward_call_s=each)) for each in (None, 2e-3)
+    )
+    added_s = before.phases[1].host_s
+    assert after.host_s - before.host_s == pytest.approx(added_s)
+    assert after.step_s.estimate - before.step_s.estimate == pytest.approx(added_s, rel=0.01)
+
+
 @pytest.mark.parametrize("call_us", [100.0, 0.001])
 def test_on_another_host_a_step_may_take_as_long_as_hosts_differ(call_us):
     """Where the host bounds it; the device's time is as sure as ever."""

@@ -12,6 +12,7 @@ from peakward.lab.measure.calibration.timing import (
     Call,
     Figure,
     NotMeasurableError,
+    backward_host_s,
     device_s,
     host_s,
     outcome,
@@ -23,19 +24,24 @@ from peakward.records.case import DeviceType
 
 
 def attempts(device_type: DeviceType) -> Iterator[Attempt]:
-    """A kernel's cost on the device, three operators' on the host."""
+    """A kernel's cost on the device, three operators' on the host, that of one in a backward pass too."""
     a, b = (torch.rand(WIDTH, WIDTH, device=device_type) for _ in range(2))
     out, weight = torch.empty_like(a), a.clone().requires_grad_()
     yield Attempt(
         "kernel in a queue", partial(_kernel, lambda: torch.add(a, b, out=out), device_type)
     )
-    calls: dict[Launch, Call] = {
-        "elementwise": lambda: torch.add(a, b),
-        "matmul": lambda: torch.mm(a, b),
-        "autograd": lambda: torch.add(weight, b),
+
+    def recorded() -> torch.Tensor:
+        return torch.add(weight, b)
+
+    calls: dict[Launch, Callable[[], float]] = {
+        "elementwise": lambda: host_s(lambda: torch.add(a, b), device_type),
+        "matmul": lambda: host_s(lambda: torch.mm(a, b), device_type),
+        "autograd": lambda: host_s(recorded, device_type),
+        "autograd in a backward pass": lambda: backward_host_s(recorded, device_type),
     }
-    for operation, call in calls.items():
-        yield Attempt(f"{operation} on the host", partial(_dispatch, operation, call, device_type))
+    for operation, timed in calls.items():
+        yield Attempt(f"{operation} on the host", partial(_dispatch, operation, timed))
 
 
 ATTEMPTS: dict[Subject, Callable[[DeviceType], Iterator[Attempt]]] = {
@@ -88,5 +94,5 @@ def _kernel(call: Call, device_type: DeviceType) -> LaunchCost:
     return LaunchCost(side="device", operation="elementwise", call_s=device_s(call, device_type))
 
 
-def _dispatch(operation: Launch, call: Call, device_type: DeviceType) -> LaunchCost:
-    return LaunchCost(side="host", operation=operation, call_s=host_s(call, device_type))
+def _dispatch(operation: Launch, timed: Callable[[], float]) -> LaunchCost:
+    return LaunchCost(side="host", operation=operation, call_s=timed())

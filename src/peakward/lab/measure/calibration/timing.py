@@ -5,10 +5,11 @@ the device did, a time model for what it usually does.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -97,18 +98,54 @@ def device_s(call: Call, device_type: DeviceType) -> float:
     """
     clock = clock_for(device_type)
     call()  # loads the kernel
-    once_s = next(_bursts(call, 1, clock, _nothing))
+    once_s = _burst_s(call, 1, clock, _nothing)
     if once_s > MAX_CALL_S:
         raise NotMeasurableError(f"a call takes {once_s:.2g} s, more than {MAX_CALL_S} s")
     n_calls = calls_in_a_burst(once_s)
-    return _typical_s(call, n_calls, clock, _lead(n_calls, device_type), TIMED_S[device_type])
+    burst_s = partial(_burst_s, call, n_calls, clock, _lead(n_calls, device_type))
+    return _typical_s(burst_s, device_type)
 
 
 def host_s(call: Call, device_type: DeviceType) -> float:
     """The median seconds until a call returns, with an empty queue before each burst."""
-    ready = torch.cuda.synchronize if device_type == "cuda" else _nothing
     call()
-    return _typical_s(call, MAX_CALLS, CpuClock(), ready, TIMED_S[device_type])
+    return _typical_s(_issued(call, device_type), device_type)
+
+
+def backward_host_s(call: Call, device_type: DeviceType) -> float:
+    """As `host_s`, in the thread that carries a backward pass out: on a GPU one of autograd's own, on a CPU
+    the caller's.
+
+    Each burst is within a backward pass of its own, so that the thread has slept before it, as it does while
+    a step's forward pass is issued. Its calls are recorded like those of `host_s`, though operators of a
+    backward pass are not: the thread alone is to differ, whose cost is in the same unit then.
+    """
+    start = torch.ones((), device=device_type, requires_grad=True)
+    burst_s = _issued(call, device_type)
+
+    def in_backward_s() -> float:
+        found: list[float] = []
+        _InBackward.apply(start, lambda: found.append(burst_s())).backward()
+        return found[0]
+
+    in_backward_s()  # Autograd starts its thread.
+    return _typical_s(in_backward_s, device_type)
+
+
+class _InBackward(torch.autograd.Function):
+    """Calls what it is given when its backward pass comes. Its result lies where its input does, and autograd
+    chooses the thread by where a node's results lie."""
+
+    @staticmethod
+    def forward(ctx: Any, start: torch.Tensor, call: Call) -> torch.Tensor:
+        ctx.call = call
+        return start.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_gradients: torch.Tensor) -> tuple[None, None]:
+        with torch.enable_grad():  # Backward passes record nothing by themselves.
+            ctx.call()
+        return None, None
 
 
 def calls_in_a_burst(call_s: float) -> int:
@@ -116,28 +153,34 @@ def calls_in_a_burst(call_s: float) -> int:
     return max(1, min(MAX_CALLS, math.ceil(BURST_S / call_s))) if call_s > 0 else MAX_CALLS
 
 
-def _typical_s(call: Call, n_calls: int, clock: Clock, before: Call, timed_s: float) -> float:
+Burst = Callable[[], float]
+"""A burst of calls. Gives the seconds of one."""
+
+
+def _issued(call: Call, device_type: DeviceType) -> Burst:
+    ready = torch.cuda.synchronize if device_type == "cuda" else _nothing
+    return partial(_burst_s, call, MAX_CALLS, CpuClock(), ready)
+
+
+def _typical_s(burst_s: Burst, device_type: DeviceType) -> float:
     times: list[float] = []
     started = perf_counter()
     with collector_paused():
-        for each in _bursts(call, n_calls, clock, before):
-            times.append(each)
-            if len(times) >= MIN_BURSTS and perf_counter() - started >= timed_s:
-                break
+        while len(times) < MIN_BURSTS or perf_counter() - started < TIMED_S[device_type]:
+            times.append(burst_s())
     return median(times)
 
 
-def _bursts(call: Call, n_calls: int, clock: Clock, before: Call) -> Iterator[float]:
-    """The seconds of a call in each burst, without end."""
+def _burst_s(call: Call, n_calls: int, clock: Clock, before: Call) -> float:
+    """The seconds of a call in a burst."""
     clock.reserve(2)
-    while True:
-        before()
-        clock.mark(0)
-        for _ in range(n_calls):
-            call()
-        clock.mark(1)
-        clock.wait(1)
-        yield clock.between_s(0, 1) / n_calls
+    before()
+    clock.mark(0)
+    for _ in range(n_calls):
+        call()
+    clock.mark(1)
+    clock.wait(1)
+    return clock.between_s(0, 1) / n_calls
 
 
 def _lead(n_calls: int, device_type: DeviceType) -> Call:

@@ -76,7 +76,9 @@ def test_a_crowded_host_is_a_doubt_where_it_is_timed(monkeypatch, subject, devic
 def test_a_cpu_s_launches_are_measured(monkeypatch):
     monkeypatch.setattr("peakward.lab.measure.calibration.timing.TIMED_S", {"cpu": 0.0})
     found = rates.rates("launches", "cpu")
-    assert len(found.launches) == 3
+    assert found.absent[0].figure == "kernel in a queue"
+    assert len(found.launches) == 4
+    assert found.backward_call_s > 0
     assert all(cost.call_s > 0 for cost in found.launches)
 
 
@@ -90,6 +92,7 @@ def called(monkeypatch):
         return 1e-6
 
     monkeypatch.setattr(rates, "host_s", keep)
+    monkeypatch.setattr(rates, "backward_host_s", keep)
     monkeypatch.setattr(rates, "device_s", keep)
     return results
 
@@ -100,14 +103,14 @@ def test_a_cpu_has_the_host_s_costs_alone(called):
     assert "no queue" in absent.reason
     assert costs == [
         LaunchCost(side="host", operation=operation, call_s=1e-6)
-        for operation in ("elementwise", "matmul", "autograd")
+        for operation in ("elementwise", "matmul", "autograd", "autograd in a backward pass")
     ]
 
 
 def test_autograd_records_and_the_others_do_not(called):
     for each in rates.attempts("cpu"):
         outcome(each, "launches")
-    assert [result.grad_fn is not None for result in called] == [False, False, True]
+    assert [result.grad_fn is not None for result in called] == [False, False, True, True]
     assert {tuple(result.shape) for result in called} == {(16, 16)}
 
 

@@ -120,3 +120,37 @@ def test_the_host_s_bursts_start_with_an_empty_queue(takes, stepped, monkeypatch
 def test_on_a_cpu_nothing_is_waited_for(takes, stepped):
     assert timing.host_s(takes(1e-6), "cpu") == pytest.approx(1e-6)
     assert stepped.log.count("call") == 1 + timing.MIN_BURSTS * timing.MAX_CALLS
+
+
+def test_a_backward_pass_s_calls_are_made_in_one_and_are_recorded(takes, stepped):
+    call, passes, recorded = takes(1e-6), [], []
+
+    def watched():
+        passes.append(torch._C._current_graph_task_id())
+        recorded.append(torch.is_grad_enabled())
+        call()
+
+    assert timing.backward_host_s(watched, "cpu") == pytest.approx(1e-6)
+    n_bursts = 1 + timing.MIN_BURSTS  # The first starts autograd's thread.
+    assert len(passes) == n_bursts * timing.MAX_CALLS
+    assert -1 not in passes
+    assert len(set(passes)) == n_bursts
+    assert all(recorded)
+
+
+def test_of_a_backward_pass_its_calls_alone_are_timed(takes, stepped, monkeypatch):
+    """Behind an empty queue, in the thread that makes them, and without what begins and ends the pass."""
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: stepped.log.append("empty"))
+    start = torch.ones((), requires_grad=True)
+    monkeypatch.setattr(torch, "ones", lambda *size, **options: start)  # There is no GPU for it.
+    timing.backward_host_s(takes(1e-6), "cuda")
+    burst = ["reserve", "empty", "mark 0", *["call"] * timing.MAX_CALLS, "mark 1", "wait 1"]
+    assert stepped.log == burst * (1 + timing.MIN_BURSTS)
+
+
+def test_what_fails_in_a_backward_pass_is_an_absence():
+    def fails():
+        raise NotMeasurableError("no such call")
+
+    attempt = Attempt("in a backward pass", lambda: timing.backward_host_s(fails, "cpu"))
+    assert outcome(attempt, "launches").reason == "no such call"
