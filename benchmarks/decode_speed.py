@@ -138,20 +138,12 @@ CACHES: dict[str, torch.dtype | None] = {"bf16": None, "int8": torch.int8}
 """How a cache holds its elements."""
 OTHER_SPLITS = {
     "bf16": [
-        Split(*each)
-        for each in (
-            (8, 128, 8, 1), (12, 64, 4, 3), (12, 64, 4, 4), (16, 64, 4, 2), (16, 64, 4, 3), (24, 64, 4, 3),
-            (12, 128, 8, 2), (16, 32, 4, 4),
-        )
+        Split(*each) for each in ((8, 128, 4, 1), (8, 128, 8, 1), (12, 64, 4, 3), (16, 64, 4, 1))
     ],
     "int8": [
-        Split(*each)
-        for each in (
-            (8, 128, 8, 1), (16, 64, 4, 2), (16, 64, 4, 3), (16, 64, 4, 4), (16, 128, 4, 2), (24, 64, 4, 3),
-            (32, 64, 4, 3), (12, 128, 4, 2),
-        )
+        Split(*each) for each in ((8, 128, 4, 1), (8, 128, 8, 1), (12, 64, 4, 3), (16, 64, 4, 2))
     ],
-}  # fmt: skip
+}
 """Beside the rule's."""
 
 

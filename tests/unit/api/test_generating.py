@@ -197,10 +197,8 @@ def test_what_the_fused_step_is_taken_for():
     assert told(guesses=15) is None
     assert "at most 16 tokens at once" in told(guesses=16)
     assert told(n_rows=4) is None
-    assert "at most 4 beside dense weights and kv-cache static: of larger ones it is" in told(
-        n_rows=5
-    )
-    assert "at most 1 beside dense weights and kv-cache int8" in told(n_rows=2, kv_cache="int8")
+    assert told(n_rows=4, kv_cache="int8") is None
+    assert "at most 4 beside dense weights: of larger ones it is" in told(n_rows=5)
     assert "with guesses for one text at once, got 2" in told(n_rows=2, guesses=3)
     assert "needs no window, got 64" in told(window=64)
     assert "needs a d_model of at most 4096" in told(d_model=8192)

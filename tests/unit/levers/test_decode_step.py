@@ -76,7 +76,12 @@ def test_obstacles():
     assert told(weights="int4:128-calibrated", **wide_groups) is None
     assert "a scale for 128 inputs" in told(weights="int4:32-calibrated", **wide_groups)
     several = case(device="cuda", precision="bf16", more=FUSED, batch_size=4)
+    on_bytes = case(
+        device="cuda", precision="bf16", more=FUSED, batch_size=4, kv_cache="int8",
+        attention="flash-decode",
+    )  # fmt: skip
     narrow = {"weights": "int8", "more": FUSED, "batch_size": 2}
-    for at, most in ((several, None), (case(device="cuda", precision="bf16", **narrow), 1)):
+    of_bytes = case(device="cuda", precision="bf16", **narrow)
+    for at, most in ((several, None), (on_bytes, None), (of_bytes, 1)):
         reason = case_obstacle(at, compute_capability=(9, 0), has_compiler=True)
         assert reason is None if most is None else f"a batch of at most {most} beside" in reason
