@@ -92,8 +92,9 @@ def generate(
         calibration_text: what calibrated weights are rounded on: a name ("python-topics", the default, on
             which `run` judges its levers too; "kjv", "shakespeare"), a file in UTF-8 or a folder.
         decode_step: "fused": a step in five of Peakward's own kernels a layer, for one prompt and up to 16
-            tokens at once (its next one and the guesses), or for up to four prompts without guesses, on an
-            NVIDIA GPU of compute capability 9.0 and more; refused where it cannot be taken.
+            tokens at once (its next one and the guesses), or for up to four prompts without guesses, beside
+            quantised weights for one prompt without guesses, in bf16 on an NVIDIA GPU of compute capability
+            9.0 and more; refused where it cannot be taken.
             "separate": the model's operators. "auto": fused where it can be, and the record says why not
             elsewhere (`not_fused`).
         kv_cache: "static": keys and values in the type of weights; "int8": in a byte an element, which rounds

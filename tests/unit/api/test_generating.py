@@ -333,6 +333,31 @@ def test_what_the_fused_step_is_taken_for():
     assert "needs a d_model of at most 4096" in told(d_model=8192)
 
 
+def test_what_a_machine_lacks_is_refused_before_a_model_is_read():
+    def told(capability=(9, 0), cuda="12.8", precision=None, **named):
+        here = replace(probe.environment("cpu"), device_type="cuda", cuda=cuda)
+        machine = Machine(environment=here, compute_capability=capability, has_compiler=True)
+        asked = {"calibration_text": None, "decode_step": "auto", "kv_cache": "static", **named}
+        return generating._settings(machine, precision=precision, **asked)
+
+    assert told(weights="dense") == ON_GPU
+    assert told(weights="dense", capability=(7, 0)) == ON_GPU
+    assert told(weights="int8", precision="tf32").precision == "tf32"
+    assert told(weights="int4:128").calibration_text is None
+    assert told(weights="int4:128-calibrated").calibration_text == Source("python-topics")
+    for named, said in (
+        ({"weights": "int8", "capability": (7, 5)}, "weights int8 needs compute capability 8.0"),
+        ({"weights": "int8", "cuda": None}, "weights int8 need a GPU by NVIDIA"),
+        ({"weights": "dense", "precision": "bf16", "capability": (7, 5)}, "precision bf16 needs"),
+        (
+            {"weights": "int4:32-calibrated", "calibration_text": "none.txt"},
+            r"none\.txt', which is not there",
+        ),
+    ):
+        with pytest.raises(pw.PeakwardError, match=said):
+            told(**named)
+
+
 @pytest.mark.parametrize(
     "how",
     [
