@@ -121,7 +121,7 @@ def generate(
     named = _named(precision, weights, calibration_text, decode_step, kv_cache)
     session.expect_torch()
     machine = this_machine(device)
-    asked = _settings(machine, **named)
+    asked = settings_here(machine, **named)
     here = machine.environment
     bandwidth = _bandwidth(here, place)
     from peakward.lab.inference.text import continued
@@ -167,7 +167,7 @@ def _named(
     }
 
 
-def _settings(
+def settings_here(
     machine: Machine,
     *,
     precision: GenerationPrecision | None,
@@ -295,7 +295,7 @@ def serve(
     named = _named(precision, weights, calibration_text, decode_step, kv_cache)
     session.expect_torch()
     machine = this_machine(device)
-    asked = _settings(machine, **named)
+    asked = settings_here(machine, **named)
     from peakward.lab.inference.text import served
 
     return served(

@@ -56,9 +56,7 @@ PRECISION: dict[DeviceType, GenerationPrecision] = {"cpu": "fp32", "cuda": "bf16
 """The precision on each kind of device, where no other is asked for."""
 
 
-class GenerationSettings(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class GenerationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the passes of a generation are carried out, in the words of the axes of levers."""
 
     precision: GenerationPrecision

@@ -338,7 +338,7 @@ def test_what_a_machine_lacks_is_refused_before_a_model_is_read():
         here = replace(probe.environment("cpu"), device_type="cuda", cuda=cuda)
         machine = Machine(environment=here, compute_capability=capability, has_compiler=True)
         asked = {"calibration_text": None, "decode_step": "auto", "kv_cache": "static", **named}
-        return generating._settings(machine, precision=precision, **asked)
+        return generating.settings_here(machine, precision=precision, **asked)
 
     assert told(weights="dense") == ON_GPU
     assert told(weights="dense", capability=(7, 0)) == ON_GPU

@@ -97,6 +97,7 @@ def panel(study: Study, read: RunParts) -> tuple[Panel, ...]:
 
 
 PROMPT = "The capital of France is"
+"""The text of the command, in the place of the reader's own."""
 
 
 def _generation_blocks(model: str, best: ModelCase) -> tuple[Leaf, ...]:
