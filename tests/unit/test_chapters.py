@@ -34,6 +34,7 @@ ALONE = {
     "lab/micro/subjects.py": "the list of subjects, which imports them all",
     "lab/micro/view.py": "a subject is a file",
     "lab/numerics/beside.py": "it changes a live model and puts it back; who imports it only judges",
+    "lab/quality/levers.py": "a subject is a file",
     "lab/quality/subjects.py": "the list of subjects, which imports them all",
 }
 """Smaller files with a single importer in their own room, and why each is apart."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from msgspec.structs import replace
 
@@ -11,15 +11,28 @@ from peakward.api import session
 from peakward.api.machine import Machine, case_obstacle, this_machine
 from peakward.api.session import DB
 from peakward.hardware import devices
+from peakward.levers.catalogue import setting_obstacle, with_settings
+from peakward.levers.decode_step import CHECKED as FUSED_WITH_GUESSES
 from peakward.levers.decode_step import MOST_TOKENS as FUSED_TOKENS
+from peakward.levers.weights import CALIBRATED, TEXT
+from peakward.models import presets
 from peakward.records import check
-from peakward.records.case import Configuration, DeviceType, ModelCase, Workload
+from peakward.records.case import (
+    Configuration,
+    DeviceType,
+    ModelCase,
+    StoredWeights,
+    Workload,
+)
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.generation import (
+    PRECISION,
     AskedStep,
     Bandwidth,
     Generation,
     GenerationCache,
+    GenerationPrecision,
+    GenerationSettings,
     Sampling,
     Serving,
 )
@@ -43,6 +56,9 @@ def generate(
     seed: int = 0,
     guesses: int = 0,
     draft: str | Path = "ngrams",
+    precision: GenerationPrecision | None = None,
+    weights: StoredWeights = "dense",
+    calibration_text: str | Path | None = None,
     decode_step: AskedStep = "auto",
     kv_cache: GenerationCache = "static",
     device: DeviceType | None = None,
@@ -68,9 +84,17 @@ def generate(
         draft: what guesses. "ngrams": what followed the last time that the text ended as it does now;
             "skip:12-17": the model without these blocks; "distilled:12-17": with a matrix in their place,
             fitted to the model's own texts; or another model with the same tokens.
+        precision: "fp32", "tf32" (on a GPU) or "bf16": the type of the passes, and of all weights that are
+            not quantised; None: bf16 on a GPU, fp32 on a CPU.
+        weights: the matrices of the blocks: "dense", or on an NVIDIA GPU "int8", "int4:128",
+            "int4:128-calibrated" or "int4:32-calibrated", as the levers of `run`. Of models that Peakward's
+            decoder computes.
+        calibration_text: what calibrated weights are rounded on: a name ("python-topics", the default, on
+            which `run` judges its levers too; "kjv", "shakespeare"), a file in UTF-8 or a folder.
         decode_step: "fused": a step in five of Peakward's own kernels a layer, for one prompt and up to 16
-            tokens at once (its next one and the guesses), or for up to four prompts without guesses, on an
-            NVIDIA GPU of compute capability 9.0 and more; refused where it cannot be taken.
+            tokens at once (its next one and the guesses), or for up to four prompts without guesses, beside
+            quantised weights for one prompt without guesses, in bf16 on an NVIDIA GPU of compute capability
+            9.0 and more; refused where it cannot be taken.
             "separate": the model's operators. "auto": fused where it can be, and the record says why not
             elsewhere (`not_fused`).
         kv_cache: "static": keys and values in the type of weights; "int8": in a byte an element, which rounds
@@ -80,8 +104,8 @@ def generate(
 
     Raises:
         PeakwardError: no such model, one that is damaged or that keeps something else than keys and values, a
-            package that is not installed, an empty prompt, more tokens than the model takes, or a fused step
-            that was asked for and cannot be taken.
+            package that is not installed, an empty prompt, more tokens than the model takes, or a fused step,
+            a precision or weights that were asked for and cannot be had.
     """
     name = str(check.path(model, "model"))
     prompts = tuple(_text(each) for each in _prompts(prompt))
@@ -93,11 +117,11 @@ def generate(
         raise PeakwardError(
             f"expected guesses for the draft {quoted(drafting)}, got 0: ask for some"
         )
-    check.one_of(decode_step, get_args(AskedStep), "a step of decode")
-    check.one_of(kv_cache, get_args(GenerationCache), "a cache of keys and values")
     place = check.path(db, "db")
+    named = _named(precision, weights, calibration_text, decode_step, kv_cache)
     session.expect_torch()
     machine = this_machine(device)
+    asked = settings_here(machine, **named)
     here = machine.environment
     bandwidth = _bandwidth(here, place)
     from peakward.lab.inference.text import continued
@@ -109,18 +133,101 @@ def generate(
         max_new_tokens=n,
         guesses=at_once,
         draft=drafting,
-        decode_step=decode_step,
-        not_fused=partial(
-            not_fused, machine, n_rows=len(prompts), guesses=at_once, kv_cache=kv_cache
-        ),
-        kv_cache=kv_cache,
+        asked=asked,
+        not_fused=partial(not_fused, machine, asked=asked, n_rows=len(prompts), guesses=at_once),
         environment=here,
     )
     return _beside(found, bandwidth)
 
 
+def _named(
+    precision: object, weights: object, text: object, decode_step: object, kv_cache: object
+) -> dict[str, Any]:
+    """The settings that were named, checked without a look at the machine.
+
+    Raises:
+        PeakwardError: a value that is not one, or a text beside weights that none is for.
+    """
+    if precision is not None:
+        check.one_of(precision, get_args(GenerationPrecision), "a precision of generation")
+    check.one_of(weights, get_args(StoredWeights), "a form of weights")
+    check.one_of(decode_step, get_args(AskedStep), "a step of decode")
+    check.one_of(kv_cache, get_args(GenerationCache), "a cache of keys and values")
+    if text is not None and weights not in CALIBRATED:
+        raise PeakwardError(
+            f"expected no calibration text beside weights {weights}, got {quoted(text)}: leave it out, or "
+            f"take {' or '.join(sorted(CALIBRATED))}"
+        )
+    return {
+        "precision": precision,
+        "weights": weights,
+        "calibration_text": None if text is None else str(check.path(text, "calibration_text")),
+        "decode_step": decode_step,
+        "kv_cache": kv_cache,
+    }
+
+
+def settings_here(
+    machine: Machine,
+    *,
+    precision: GenerationPrecision | None,
+    calibration_text: str | None,
+    **named: Any,
+) -> GenerationSettings:
+    """The settings on this machine. A text is read, to know that it is there.
+
+    Raises:
+        PeakwardError: what the machine lacks for them, or no such text.
+    """
+    asked = GenerationSettings(precision=precision or PRECISION[machine.device], **named)
+    # bf16 that nobody asked for is computed by older GPUs too.
+    expect_here(machine, asked, ("weights",) if precision is None else ("precision", "weights"))
+    if asked.weights not in CALIBRATED:
+        return asked
+    from peakward.lab.data import text
+
+    found = TEXT if calibration_text is None else text.source(calibration_text)
+    return replace(asked, calibration_text=found)
+
+
+def expect_here(machine: Machine, asked: GenerationSettings, axes: Iterable[str]) -> None:
+    """Refuses what this machine lacks for the settings on these axes, before a model is read: it does not
+    depend on the shape.
+
+    Raises:
+        PeakwardError: a precision or weights that need another machine.
+    """
+    case = _case(presets.model("tiny"), machine, asked, n_rows=1)
+    reasons = (
+        setting_obstacle(name, case, compute_capability=machine.compute_capability) for name in axes
+    )
+    reason = next((each for each in reasons if each is not None), None)
+    if reason is None and asked.weights != "dense" and machine.environment.cuda is None:
+        reason = f"weights {asked.weights} need a GPU by NVIDIA"
+    if reason is not None:
+        raise PeakwardError(f"expected settings of a generation that can apply here: {reason}")
+
+
+def _case(
+    shape: ModelShape, machine: Machine, asked: GenerationSettings, *, n_rows: int
+) -> ModelCase:
+    """A step of decode as `run` has it."""
+    on_gpu = machine.device == "cuda"
+    return ModelCase(
+        model=shape,
+        workload=Workload(batch_size=n_rows, seq_len=shape.max_seq_len, pass_="decode"),
+        configuration=Configuration(
+            precision=asked.precision,
+            weights=asked.weights,
+            # The lever of that name is for a GPU; a cache of generation is in int8 anywhere.
+            kv_cache=asked.kv_cache if on_gpu else "static",
+        ),
+        device=machine.device,
+    )
+
+
 def not_fused(
-    machine: Machine, shape: ModelShape, *, n_rows: int, guesses: int, kv_cache: GenerationCache
+    machine: Machine, shape: ModelShape, *, asked: GenerationSettings, n_rows: int, guesses: int
 ) -> str | None:
     """Why the fused step of decode cannot make so many texts of the model at once on this machine, or None
     where it can."""
@@ -131,21 +238,16 @@ def not_fused(
         )
     if guesses and n_rows > 1:
         return f"decode-step fused is measured with guesses for one text at once, got {n_rows}"
-    on_gpu = machine.device == "cuda"
-    if on_gpu and machine.environment.cuda is None:
+    if guesses and asked.weights not in FUSED_WITH_GUESSES:
+        return (
+            "decode-step fused is measured with guesses beside weights "
+            f"{' or '.join(sorted(FUSED_WITH_GUESSES))}, got {asked.weights}"
+        )
+    if machine.device == "cuda" and machine.environment.cuda is None:
         return "decode-step fused needs a GPU by NVIDIA"
-    case = ModelCase(
-        model=shape,
-        workload=Workload(batch_size=n_rows, seq_len=shape.max_seq_len, pass_="decode"),
-        configuration=Configuration(
-            precision="bf16" if on_gpu else "fp32",
-            # The lever of that name is for a GPU; a cache of generation is in int8 anywhere.
-            kv_cache=kv_cache if on_gpu else "static",
-            more=(("decode_step", "fused"),),
-        ),
-        device=machine.device,
-    )
-    return case_obstacle(case, machine)
+    case = _case(shape, machine, asked, n_rows=n_rows)
+    fused = with_settings(case.configuration, {"decode_step": "fused"})
+    return case_obstacle(replace(case, configuration=fused), machine)
 
 
 def serve(
@@ -158,6 +260,9 @@ def serve(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int = 0,
+    precision: GenerationPrecision | None = None,
+    weights: StoredWeights = "dense",
+    calibration_text: str | Path | None = None,
     decode_step: AskedStep = "auto",
     kv_cache: GenerationCache = "static",
     device: DeviceType | None = None,
@@ -174,8 +279,8 @@ def serve(
         rows: the texts that are made at once, at most; of fewer prompts as many as these are.
         max_new_tokens: at most that many for each, or a number for each prompt.
         temperature, top_k, top_p, seed, device: as of `generate`.
+        precision, weights, calibration_text, kv_cache: as of `generate`.
         decode_step: as of `generate`, for all rows at once.
-        kv_cache: as of `generate`.
 
     Raises:
         PeakwardError: as `generate`, or not one number for each prompt.
@@ -187,10 +292,10 @@ def serve(
     most = _numbers(max_new_tokens, len(texts))
     n_rows = check.whole(rows, "rows", low=1, high=MOST_ROWS)
     by = _sampling(temperature, top_k, top_p, seed)
-    check.one_of(decode_step, get_args(AskedStep), "a step of decode")
-    check.one_of(kv_cache, get_args(GenerationCache), "a cache of keys and values")
+    named = _named(precision, weights, calibration_text, decode_step, kv_cache)
     session.expect_torch()
     machine = this_machine(device)
+    asked = settings_here(machine, **named)
     from peakward.lab.inference.text import served
 
     return served(
@@ -199,11 +304,10 @@ def serve(
         most,
         rows=n_rows,
         by=by,
-        decode_step=decode_step,
+        asked=asked,
         not_fused=partial(
-            not_fused, machine, n_rows=min(n_rows, len(texts)), guesses=0, kv_cache=kv_cache
+            not_fused, machine, asked=asked, n_rows=min(n_rows, len(texts)), guesses=0
         ),
-        kv_cache=kv_cache,
         environment=machine.environment,
     )
 

@@ -1,7 +1,7 @@
 """Continue a prompt with a real model, and say how fast that was."""
 
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
 
@@ -9,8 +9,9 @@ from peakward.api import generating
 from peakward.cli import output, parse
 from peakward.cli.vocabulary import ViewOptions, Views, option
 from peakward.records import check
+from peakward.records.case import StoredWeights
 from peakward.records.errors import PeakwardError, quoted
-from peakward.records.generation import AskedStep, GenerationCache
+from peakward.records.generation import AskedStep, GenerationCache, GenerationPrecision
 from peakward.report.generation import document, served_document
 
 
@@ -58,8 +59,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache: Annotated[str, option("NAME", "static")] = "static"
     """static: keys and values in the type of weights; int8: in a byte an element, which rounds them and takes
     half the memory of bf16."""
+    precision: Annotated[str | None, option("NAME", "bf16; on a CPU fp32")] = None
+    """The type of the passes and of weights that are not quantised: fp32, tf32 (on a GPU) or bf16."""
+    weights: Annotated[str, option("NAME", "dense")] = "dense"
+    """The blocks' matrices: dense, or on an NVIDIA GPU int8, int4:128, int4:128-calibrated or
+    int4:32-calibrated, as in run. Of models that Peakward's decoder computes."""
+    calibration_text: Annotated[str | None, option("TEXT", "python-topics")] = None
+    """The text that calibrated weights are rounded on: python-topics, kjv, shakespeare, a file in UTF-8 or a
+    folder of .txt and .md files."""
     device: Annotated[str | None, option("cpu|cuda", "cuda where there is one")] = None
-    """Where it runs: in fp32 on a CPU, in bf16 on a GPU."""
+    """Where it runs."""
     db: Annotated[str, option("FILE", "peakward.db")] = "peakward.db"
     """Where a calibration of this machine is looked for."""
     views: Views = ViewOptions()
@@ -86,13 +95,22 @@ def main(options: Options, _command: str) -> int:
         else parse.whole(options.top_k, "--top-k", low=1, high=2**24),
         "top_p": None if options.top_p is None else parse.number(options.top_p, "--top-p"),
         "seed": parse.whole(options.seed, "--seed", low=0, high=2**63 - 1),
+        "precision": options.precision,
+        "weights": options.weights,
+        "calibration_text": options.calibration_text,
+        "decode_step": options.decode_step,
         "kv_cache": options.kv_cache,
         "device": options.device,
     }
     guesses = parse.whole(options.guesses, "--guesses", low=0, high=generating.MOST_GUESSES)
-    check.one_of(options.decode_step, get_args(AskedStep), "a value of --decode-step")
-    step = cast(AskedStep, options.decode_step)
-    check.one_of(options.kv_cache, get_args(GenerationCache), "a value of --kv-cache")
+    for name, value, values in (
+        ("precision", options.precision, get_args(GenerationPrecision)),
+        ("weights", options.weights, get_args(StoredWeights)),
+        ("decode-step", options.decode_step, get_args(AskedStep)),
+        ("kv-cache", options.kv_cache, get_args(GenerationCache)),
+    ):
+        if value is not None:
+            check.one_of(value, values, f"a value of --{name}")
     if options.prompts is None and options.rows is not None:
         raise PeakwardError("expected no --rows for one prompt, got some: leave them out")
     if options.prompts is not None:
@@ -115,7 +133,6 @@ def main(options: Options, _command: str) -> int:
                 low=1,
                 high=generating.MOST_ROWS,
             ),
-            decode_step=step,
             **common,
         )
         output.show(served, targets, as_json=options.views.json, document=served_document(served))
@@ -126,7 +143,6 @@ def main(options: Options, _command: str) -> int:
         max_new_tokens=n,
         guesses=guesses,
         draft=options.draft,
-        decode_step=step,
         db=options.db,
         **common,
     )

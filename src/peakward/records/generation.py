@@ -4,6 +4,8 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from peakward.records.case import DeviceType, StoredWeights
+from peakward.records.case import Source as Text
 from peakward.records.measurement import Environment
 from peakward.records.model_shape import ModelShape
 from peakward.records.prediction import Source
@@ -48,6 +50,24 @@ GenerationCache = Literal["static", "int8"]
 """Keys and values in the type of weights, or in a byte an element with a scale for each head's."""
 
 
+GenerationPrecision = Literal["fp32", "tf32", "bf16"]
+"""The precisions of a step that take one type for all that is not quantised."""
+PRECISION: dict[DeviceType, GenerationPrecision] = {"cpu": "fp32", "cuda": "bf16"}
+"""The precision on each kind of device, where no other is asked for."""
+
+
+class GenerationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the passes of a generation are carried out, in the words of the axes of levers."""
+
+    precision: GenerationPrecision
+    weights: StoredWeights = "dense"
+    """The matrices of the blocks."""
+    calibration_text: Text | None = None
+    """The text that calibrated weights are rounded on; None of others."""
+    kv_cache: GenerationCache = "static"
+    decode_step: AskedStep = "auto"
+
+
 class Bandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rate at which a device reads and writes its memory."""
 
@@ -71,7 +91,11 @@ class Generation(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     stored: str
     """How the weights were stored: "safetensors", "Q4_1 and Q8_0"."""
     computed_in: str
-    """The type of weights in memory: fp32 or bf16."""
+    """The precision of the passes: the type of weights that are not quantised, and of a static cache."""
+    weights: StoredWeights = "dense"
+    """How the matrices of the blocks are stored in memory."""
+    calibrated_on: str | None = None
+    """The text that calibrated weights were rounded on."""
     kv_cache: GenerationCache = "static"
     environment: Environment
     sampling: Sampling
@@ -145,7 +169,9 @@ class Serving(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     stored: str
     """How the weights were stored: "safetensors", "Q4_1 and Q8_0"."""
     computed_in: str
-    """The type of weights in memory: fp32 or bf16."""
+    """See `Generation`, also for the next two."""
+    weights: StoredWeights = "dense"
+    calibrated_on: str | None = None
     kv_cache: GenerationCache = "static"
     environment: Environment
     sampling: Sampling

@@ -176,6 +176,9 @@ class Study(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """For `run`: the diagnoses of its cases. Empty in studies older than the rules."""
     best_command: str | None = None
     """For `run`: the command that reproduces the best composition."""
+    real_model: str | None = None
+    """For `run`: the model with weights by which levers were judged, as `generate` takes it; None where the
+    weights are random, and in studies older than this field."""
     steps: tuple[str, ...] | None = None
     """For `run`: the ids of the trials that lead from the baseline to the best, in order. None in studies
     older than this field."""

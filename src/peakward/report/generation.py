@@ -4,13 +4,13 @@ import re
 
 import numpy as np
 
+from peakward.levers.weights import QUANTISED
 from peakward.records.errors import printable
 from peakward.records.generation import (
     Batched,
     Continuation,
     DecodeStep,
     Generation,
-    GenerationCache,
     Sampling,
     Serving,
 )
@@ -50,7 +50,8 @@ def document(found: Generation) -> Document:
 
 def _source(found: Generation | Serving) -> str:
     by = f" by {found.computed_by}" if found.computed_by else ""
-    return f"{found.model}, stored as {found.stored}, computed in {found.computed_in}{by}"
+    fewer = "" if found.weights == "dense" else f" with weights {found.weights}"
+    return f"{found.model}, stored as {found.stored}, computed in {found.computed_in}{fewer}{by}"
 
 
 def _speed(found: Generation) -> str:
@@ -125,18 +126,31 @@ def _facts(found: Generation) -> Facts:
         facts=(
             Fact(name="tokens chosen", value=_chosen(found.sampling)),
             *(guessed if found.guesses else ()),
-            *_kept(found.kv_cache),
+            *_kept(found),
             Fact(name="step of decode", value=printable(step)),
             Fact(name="bytes that a step reads", value=_bytes(found)),
         )
     )
 
 
-def _kept(kv_cache: GenerationCache) -> tuple[Fact, ...]:
-    """Told where it is not in the type of weights."""
-    if kv_cache == "static":
-        return ()
-    return (Fact(name="keys and values", value=f"in {kv_cache}, with a scale for each head's"),)
+def _kept(found: Generation | Serving) -> tuple[Fact, ...]:
+    """The forms of weights and cache, told where they are not in the type of the passes."""
+    facts = [] if found.weights == "dense" else [Fact(name="weights", value=_weights(found))]
+    if found.kv_cache != "static":
+        value = f"in {found.kv_cache}, with a scale for each head's"
+        facts.append(Fact(name="keys and values", value=value))
+    return tuple(facts)
+
+
+def _weights(found: Generation | Serving) -> str:
+    form = QUANTISED[found.weights].format
+    inputs = "" if form.group_size is None else f" and {form.group_size} inputs"
+    text = found.calibrated_on
+    rounded = "" if text is None else f", rounded for the inputs that {printable(text)} makes"
+    return (
+        f"of the blocks in {form.type} with a scale for each output{inputs}{rounded}; others in "
+        f"{found.computed_in}"
+    )
 
 
 def _step(step: DecodeStep, not_fused: str | None, *, launched: str) -> str:
@@ -245,7 +259,7 @@ def _queue(found: Serving) -> Facts:
     return Facts(
         facts=(
             Fact(name="tokens chosen", value=_chosen(found.sampling)),
-            *_kept(found.kv_cache),
+            *_kept(found),
             Fact(name="step of decode", value=printable(step)),
             Fact(name="rows", value=f"{found.rows:,}"),
             Fact(name="pages", value=f"{found.n_pages:,} of {found.page_size:,} tokens"),

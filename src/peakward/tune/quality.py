@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from peakward.levers.weights import SIZES, TEXT
 from peakward.prediction.parameters import n_parameters
-from peakward.records.case import LeverCase, ModelCase, QualityCase, Source
+from peakward.records.case import LeverCase, ModelCase, QualityCase
 from peakward.records.errors import OutOfTimeError
 from peakward.records.lever import Claim, NumericsVerdict, QualityVerdict
 from peakward.records.measurement import Measurement
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 MOST_LOST = 0.05
 """Nats a token that a lever may lose, the whole interval: 5% of perplexity. Of this text SmolLM2-135M loses
 0.0024 by int8 weights and 0.0071 by an fp8 cache; by int4 in groups of 64, which is no lever, 0.4 (CPU)."""
-TEXT = Source("python-topics")
-"""It comes with Python."""
-SIZES = (32, 256)
-"""The rows that are read and their tokens: those of `lab.quality.levers`."""
 RANDOM = "random weights: their loss on a text would say nothing; name real ones with --real-model"
 
 

@@ -133,6 +133,7 @@ def written_up(pipeline: Pipeline, store: "Store", started_at: str) -> Study:
             forecasts=forecasts,
         ),
         best_command=asked.to_command(best),
+        real_model=asked.real_model,
         steps=_steps(pipeline.held, ledger),
         called=asked.called,
         unfinished=ledger.unfinished(),

@@ -5,8 +5,10 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from msgspec.structs import replace
 
 import peakward as pw
@@ -15,12 +17,19 @@ from peakward.api import generating
 from peakward.api.machine import Machine
 from peakward.cli.generate import read
 from peakward.cli.main import main
+from peakward.kernels.ops.quantized_matmul import reference
+from peakward.lab.data import text
 from peakward.lab.inference import text as texts
+from peakward.lab.inference.pretrained import load
+from peakward.lab.inference.quantised import calibrate
 from peakward.lab.measure import probe
+from peakward.lab.models import layers
+from peakward.lab.models.layers import QuantisedLinear, apply_quantised
 from peakward.models import presets
 from peakward.records import codec
 from peakward.records.calibration import Calibration
-from peakward.records.generation import Generation, Serving
+from peakward.records.case import Source
+from peakward.records.generation import Generation, GenerationSettings, Serving
 from peakward.report import markdown
 from peakward.report.generation import document
 from peakward.store.database import Store
@@ -29,6 +38,9 @@ from tiers import in_full
 pytest.importorskip("tokenizers")
 PARAMETERS = len(TOKENS) * 32 + 32 + 2 * (2 * 32 + 2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32)
 """The head is the embedding."""
+PROMPT = "no"
+"""Its text with dense weights is another than that with the same in int8."""
+ON_GPU = GenerationSettings(precision="bf16")
 
 
 @pytest.fixture
@@ -140,6 +152,115 @@ def test_a_cache_in_int8_is_read_in_bytes_and_told(model):
     assert "in int8, with a scale" in pw.markdown(queue)
 
 
+@pytest.fixture
+def anywhere(monkeypatch):
+    """As if weights in fewer bits were not for GPUs alone: multiplied by torch, for the interpreter takes
+    200 s where this takes one. tests/kernels holds the kernels to the same reference."""
+
+    def int8(x, stored, scale):
+        return F.linear(x, reference.int8_dequantized(stored, scale, x.dtype))
+
+    def int4(x, stored, scale):
+        group = x.shape[-1] // len(scale)
+        return F.linear(x, reference.int4_dequantized(stored, scale, None, x.dtype, group=group))
+
+    monkeypatch.setattr(generating, "expect_here", lambda *_: None)
+    monkeypatch.setattr(layers, "int8_matmul", int8)
+    monkeypatch.setattr(layers, "int4_matmul", int4)
+
+
+@torch.no_grad()
+def by_hand(model, weights, n, seen=None):
+    """The text behind `PROMPT` of the model with quantised weights, all of it computed for each token."""
+    found = load(str(model), attention="sdpa", device="cpu", dtype=torch.float32)
+    rounded = {} if seen is None else calibrate(found.model, seen(found.words), group=32)
+    apply_quantised(found.model.blocks, weights)
+    for each in found.model.blocks.modules():
+        if each in rounded:
+            each.hold(*rounded[each])
+        elif isinstance(each, QuantisedLinear):
+            each.keep(each.weight.detach())
+    given = found.words.of_prompt(PROMPT).tolist()
+    ids = list(given)
+    for _ in range(n):
+        ids.append(int(found.model(torch.tensor([ids]))[0, -1].argmax()))
+    return found.words.added(given, ids[len(given) :])
+
+
+def rows_behind_those_that_judge(words):
+    topics = text.read(Source("python-topics")).documents
+    ids = np.concatenate([words.encode(each) for each in topics])
+    return torch.from_numpy(ids[: 288 * 257]).view(288, 257)[32:, :256]
+
+
+@pytest.mark.parametrize(
+    ("weights", "seen", "kept"),
+    [
+        # Beside an output's elements, a scale of two bytes, or one for each 32 inputs. What is packed in 4
+        # bits is filled up to whole tiles of 128 inputs.
+        ("int8", None, 2 * (32 * 224 + 64 * 32 + 2 * (64 + 32 + 128 + 32))),
+        ("int4:32-calibrated", rows_behind_those_that_judge, 2 * (256 * 64 + 2 * (224 + 2 * 32))),
+    ],
+)
+def test_a_text_of_quantised_weights_is_that_of_them_by_hand(weights, seen, kept, model, anywhere):
+    found, plain = (
+        made(model, PROMPT, weights=each, max_new_tokens=12) for each in (weights, "dense")
+    )
+    expected = by_hand(model, weights, 12, seen)
+    assert found.continuations[0].text == expected != plain.continuations[0].text
+    dense = 2 * 4 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32)
+    assert plain.bytes_per_step - found.bytes_per_step == dense - kept
+    assert (found.weights, found.computed_in, plain.weights) == (weights, "fp32", "dense")
+    assert found.calibrated_on == ("python-topics" if seen else None)
+    page = pw.markdown(found)
+    assert f"computed in fp32 with weights {weights}" in page
+    assert "and 32 inputs, rounded for the inputs that python-topics makes" in page or not seen
+    assert "with a scale for each output" in page and "weights" not in pw.markdown(plain)
+
+
+def test_calibrated_weights_are_rounded_on_the_text_that_is_named(model, anywhere, in_tmp):
+    (in_tmp / "own.txt").write_text("hell, hello. " * 11000)
+    how = {"weights": "int4:32-calibrated", "max_new_tokens": 12}
+    own, default = made(model, calibration_text="own.txt", **how), made(model, **how)
+    assert own.calibrated_on == str(in_tmp / "own.txt")
+    assert own.continuations != default.continuations
+    (in_tmp / "short.txt").write_text("hello")
+    with pytest.raises(pw.PeakwardError, match=r"at least 74,016 tokens, got 2 in .*short\.txt"):
+        made(model, calibration_text="short.txt", **how)
+
+
+def test_quantised_weights_in_bf16_go_with_a_cache_in_int8_a_queue_and_drafts(model, anywhere):
+    how = {"weights": "int8", "precision": "bf16"}
+    found = made(model, kv_cache="int8", **how)
+    assert (found.computed_in, found.kv_cache) == ("bf16", "int8")
+    queue = pw.serve(model, ["hello", "he"], device="cpu", max_new_tokens=4, **how)
+    assert (queue.weights, queue.computed_in, queue.n_equal) == ("int8", "bf16", 2)
+    assert "of the blocks in int8 with a scale for each output; others in bf16" in pw.markdown(
+        queue
+    )
+    plain = made(model, "hell, hell,", weights="int8", max_new_tokens=10)
+    for draft in ("ngrams", "skip:1", "distilled:1"):
+        drafted = made(
+            model, "hell, hell,", weights="int8", max_new_tokens=10, guesses=2, draft=draft
+        )
+        assert drafted.continuations == plain.continuations
+
+
+def test_a_precision_is_that_of_all_that_a_step_reads(model):
+    found = made(model, precision="bf16")
+    assert found.computed_in == "bf16"
+    assert found.bytes_per_step == made(model).bytes_per_step / 2
+
+
+def test_what_transformers_computes_and_widths_that_no_group_divides_are_refused(
+    model, anywhere, at_user_modules
+):
+    with pytest.raises(pw.PeakwardError, match="weights int4:128 need d_model in whole groups"):
+        made(model, weights="int4:128")
+    with pytest.raises(pw.PeakwardError, match=r"decoder for weights int8: .*'gpt2'.* dense ones"):
+        made("gpt2", weights="int8")
+
+
 def test_a_datasheet_where_nothing_is_calibrated(model, monkeypatch):
     monkeypatch.setattr(generating.devices, "match", lambda *_: pw.device("h200"))
     found = made(model)
@@ -182,31 +303,68 @@ def test_the_step_that_ran_is_told_and_why_no_other(model):
 def test_what_the_fused_step_is_taken_for():
     shape = presets.model("small")
 
-    def told(capability=(9, 0), cuda="12.8", n_rows=1, guesses=0, kv_cache="static", **changes):
+    def told(capability=(9, 0), cuda="12.8", n_rows=1, guesses=0, how=ON_GPU, **changes):
         here = replace(probe.environment("cpu"), device_type="cuda", cuda=cuda)
         machine = Machine(environment=here, compute_capability=capability, has_compiler=True)
         shaped = replace(shape, **changes)
-        how = {"n_rows": n_rows, "guesses": guesses, "kv_cache": kv_cache}
-        return generating.not_fused(machine, shaped, **how)
+        return generating.not_fused(machine, shaped, asked=how, n_rows=n_rows, guesses=guesses)
 
+    in_int8 = replace(ON_GPU, kv_cache="int8")
     assert told() is None
-    assert told(kv_cache="int8") is None
+    assert told(how=in_int8) is None
+    for weights in ("int8", "int4:128", "int4:128-calibrated"):
+        assert told(how=replace(ON_GPU, weights=weights)) is None
+        assert "at most 1 beside" in told(how=replace(ON_GPU, weights=weights), n_rows=2)
+        assert f"with guesses beside weights dense, got {weights}" in told(
+            how=replace(ON_GPU, weights=weights), guesses=2
+        )
+    assert "needs a scale for 128 inputs" in told(how=replace(ON_GPU, weights="int4:32-calibrated"))
+    assert "needs the precision bf16, got fp32" in told(how=replace(ON_GPU, precision="fp32"))
     assert told(tied_head=True, n_kv_heads=3, qkv_bias=True, d_model=576) is None
     assert told(capability=(8, 0)) == "decode-step fused needs compute capability 9.0, got 8.0"
     assert told(cuda=None) == "decode-step fused needs a GPU by NVIDIA"
     assert told(guesses=15) is None
     assert "at most 16 tokens at once" in told(guesses=16)
     assert told(n_rows=4) is None
-    assert told(n_rows=4, kv_cache="int8") is None
+    assert told(n_rows=4, how=in_int8) is None
     assert "at most 4 beside dense weights: of larger ones it is" in told(n_rows=5)
     assert "with guesses for one text at once, got 2" in told(n_rows=2, guesses=3)
     assert "needs no window, got 64" in told(window=64)
     assert "needs a d_model of at most 4096" in told(d_model=8192)
 
 
+def test_what_a_machine_lacks_is_refused_before_a_model_is_read():
+    def told(capability=(9, 0), cuda="12.8", precision=None, **named):
+        here = replace(probe.environment("cpu"), device_type="cuda", cuda=cuda)
+        machine = Machine(environment=here, compute_capability=capability, has_compiler=True)
+        asked = {"calibration_text": None, "decode_step": "auto", "kv_cache": "static", **named}
+        return generating.settings_here(machine, precision=precision, **asked)
+
+    assert told(weights="dense") == ON_GPU
+    assert told(weights="dense", capability=(7, 0)) == ON_GPU
+    assert told(weights="int8", precision="tf32").precision == "tf32"
+    assert told(weights="int4:128").calibration_text is None
+    assert told(weights="int4:128-calibrated").calibration_text == Source("python-topics")
+    for named, said in (
+        ({"weights": "int8", "capability": (7, 5)}, "weights int8 needs compute capability 8.0"),
+        ({"weights": "int8", "cuda": None}, "weights int8 need a GPU by NVIDIA"),
+        ({"weights": "dense", "precision": "bf16", "capability": (7, 5)}, "precision bf16 needs"),
+        (
+            {"weights": "int4:32-calibrated", "calibration_text": "none.txt"},
+            r"none\.txt', which is not there",
+        ),
+    ):
+        with pytest.raises(pw.PeakwardError, match=said):
+            told(**named)
+
+
 @pytest.mark.parametrize(
     "how",
-    [{}, {"kv_cache": "int8"}, *in_full([{"guesses": 2}, {"guesses": 2, "draft": "skip:1"}])],
+    [
+        {},
+        {"kv_cache": "int8"},
+        *in_full([{"weights": "int8"}, {"guesses": 2}, {"guesses": 2, "draft": "skip:1"}]),
+    ],
     ids=str,
 )
 def test_the_fused_step_makes_the_text_of_a_real_file(how, model, monkeypatch):
@@ -214,6 +372,7 @@ def test_the_fused_step_makes_the_text_of_a_real_file(how, model, monkeypatch):
     pytest.importorskip("triton")
     if torch.cuda.is_available():
         pytest.skip("tests/gpu has it compiled")
+    monkeypatch.setattr(generating, "expect_here", lambda *_: None)
     monkeypatch.setattr(generating, "not_fused", lambda *_, **__: None)
     found, plain = (
         made(model, decode_step=each, max_new_tokens=4, **how) for each in ("auto", "separate")
@@ -284,6 +443,14 @@ REFUSED = (
     ),
     Line(("--prompt", "x", "--decode-step", "eager"), "expected a value of --decode-step"),
     Line(("--prompt", "x", "--decode-step", "fused"), "decode-step fused needs cuda, got cpu"),
+    Line(("--prompt", "x", "--precision", "fp16"), "a value of --precision, got 'fp16'"),
+    Line(("--prompt", "x", "--precision", "tf32"), "precision tf32 needs cuda, got cpu"),
+    Line(("--prompt", "x", "--weights", "int4"), "a value of --weights, got 'int4'"),
+    Line(("--prompt", "x", "--weights", "int8"), "weights int8 needs cuda, got cpu"),
+    Line(("--prompts", "queue.txt", "--weights", "int8"), "weights int8 needs cuda, got cpu"),
+    Line(
+        ("--prompt", "x", "--calibration-text", "kjv"), "no calibration text beside weights dense"
+    ),
     Line(("--prompt", ""), "at least one token, got ''"),
     Line(("--prompt", "x" * 80), "at most 64, which small takes, got 80 and 64"),
     Line(("--prompt", "x", "--temperature", "hot"), "expected a number for --temperature"),

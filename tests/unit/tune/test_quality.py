@@ -6,13 +6,14 @@ import msgspec
 import pytest
 
 from peakward.levers.catalogue import lever
+from peakward.levers.weights import SIZES
 from peakward.prediction.parameters import n_parameters
 from peakward.records.case import Configuration, QualityCase, Workload
 from peakward.records.errors import OutOfTimeError
 from peakward.records.lever import Claim, NumericsVerdict
 from peakward.records.measurement import Losses, Quality
 from peakward.tune.investigation import Investigation
-from peakward.tune.quality import MOST_LOST, SIZES, Reading
+from peakward.tune.quality import MOST_LOST, Reading
 
 from .world import BASE, Investigated, World
 

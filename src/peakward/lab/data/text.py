@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from peakward.records.case import Source
 from peakward.records.errors import PeakwardError
 
@@ -61,6 +64,30 @@ def read(wanted: Source) -> Text:
             "make the case again"
         )
     return text
+
+
+def first_tokens(
+    wanted: Source, encode: Callable[[str], NDArray[np.int64]], n: int
+) -> NDArray[np.int64]:
+    """The first n tokens of a text, (n,), its documents end to end.
+
+    Raises:
+        PeakwardError: as `read`, or a text of fewer tokens.
+    """
+    found: list[NDArray[np.int64]] = []
+    n_tokens = 0
+    for document in read(wanted).documents:
+        if n_tokens >= n:
+            break
+        # A document may be far longer than what is needed: no token has more than 32 characters on average.
+        found.append(encode(document[: 32 * n]))
+        n_tokens += len(found[-1])
+    if n_tokens < n:
+        raise PeakwardError(
+            f"expected a text of at least {n:,} tokens, got {n_tokens:,} in {wanted.name}: "
+            "name a longer one"
+        )
+    return np.concatenate(found)[:n]
 
 
 def _digest(documents: Iterable[str]) -> str:

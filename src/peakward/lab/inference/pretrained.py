@@ -67,11 +67,26 @@ def load_any(name: str, *, attention: str, device: str, dtype: torch.dtype) -> A
         PeakwardError: as `load`; transformers is not installed, has no such model, or computes one that keeps
             something else than keys and values.
     """
-    config = None if name == SMOLLM2 or _is_file(name) else files.with_weights(name)
+    config = _configuration_of(name)
     reason = None if config is None else stored_models.beyond(config)
     if config is None or reason is None:
         return load(name, attention=attention, device=device, dtype=dtype)
     return _by_transformers(config, reason, device, dtype)
+
+
+def beyond(name: str) -> str | None:
+    """Why the reference decoder cannot express the model of that name, or None where it can.
+
+    Raises:
+        PeakwardError: no such model.
+    """
+    config = _configuration_of(name)
+    return None if config is None else stored_models.beyond(config)
+
+
+def _configuration_of(name: str) -> Path | None:
+    """The configuration of a folder's model; None of a file, which the decoder reads or refuses."""
+    return None if name == SMOLLM2 or _is_file(name) else files.with_weights(name)
 
 
 def _is_file(name: str) -> bool:

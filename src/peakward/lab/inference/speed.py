@@ -18,7 +18,7 @@ from peakward.lab.inference.speculation import Speculation
 from peakward.lab.inference.text import TYPES, decoding_of
 from peakward.records.case import SpeculationCase
 from peakward.records.errors import PeakwardError
-from peakward.records.generation import Sampling
+from peakward.records.generation import PRECISION, Sampling
 from peakward.records.measurement import Run, Speculated
 
 PROMPTS = (
@@ -73,7 +73,7 @@ def speculated(case: SpeculationCase, told: Callable[[int], None]) -> Texts:
             f"expected 1 to {len(PROMPTS)} prompts, a guess and two new tokens at least, got "
             f"{case.n_prompts}, {case.guesses} and {case.n_new_tokens}: make another case"
         )
-    device, (_, dtype) = case.device, TYPES[case.device]
+    device, dtype = case.device, TYPES[PRECISION[case.device]]
     found = load(case.model, attention="sdpa", device=device, dtype=dtype)
     found = found._replace(ends=frozenset())
     draft = draft_of(found, case.draft, device, dtype)

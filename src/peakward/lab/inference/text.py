@@ -16,12 +16,15 @@ from peakward.lab.inference.generate import generate
 from peakward.lab.inference.named_drafts import draft_of
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.pretrained import AnyModel, AnyPretrained, attention_of, load_any
+from peakward.lab.inference.quantised import load_quantised
 from peakward.lab.inference.sequences import LIMITED, ContiguousCache
 from peakward.lab.inference.serving import Request, Served, serve
 from peakward.lab.inference.speculation import Speculation
 from peakward.lab.models.decoder import Block, Decoder
+from peakward.lab.models.layers import QuantisedLinear
 from peakward.levers.decode_step import model_obstacle
 from peakward.levers.kv_cache import SCALE_BYTES
+from peakward.levers.precision import fp32_matmuls
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.generation import (
     AskedStep,
@@ -31,17 +34,20 @@ from peakward.records.generation import (
     DecodeStep,
     Generation,
     GenerationCache,
+    GenerationPrecision,
+    GenerationSettings,
     Sampling,
     Serving,
 )
 from peakward.records.measurement import Environment
 from peakward.records.model_shape import ModelShape
 
-TYPES: dict[str, tuple[str, torch.dtype]] = {
-    "cpu": ("fp32", torch.float32),
-    "cuda": ("bf16", torch.bfloat16),
+TYPES: dict[GenerationPrecision, torch.dtype] = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
 }
-"""The type of weights and cache on each kind of device."""
+"""The type of a static cache, and of weights that are not quantised."""
 STORED: dict[GenerationCache, torch.dtype | None] = {"static": None, "int8": torch.int8}
 """The type of keys and values where it is not that of weights."""
 PAGE_SIZE = 16
@@ -65,9 +71,8 @@ def continued(
     max_new_tokens: int,
     guesses: int,
     draft: str,
-    decode_step: AskedStep,
+    asked: GenerationSettings,
     not_fused: Callable[[ModelShape], str | None],
-    kv_cache: GenerationCache,
     environment: Environment,
 ) -> Generation:
     """The texts behind these prompts, without a bandwidth beside their rates.
@@ -75,37 +80,36 @@ def continued(
     Args:
         name: the model, as `pretrained.load` takes it.
         guesses: the tokens that a step guesses and checks; 0 for none.
-        draft: what guesses them: as `named_drafts` says.
-        decode_step: the step that makes the tokens.
+        draft: what guesses them: as `named_drafts` says. One that is another model has dense weights.
+        asked: how all passes are carried out, a draft's too.
         not_fused: why the fused step cannot make these texts of such a model, or None where it can.
-        kv_cache: how keys and values are held, a draft's too.
         environment: the device and the software that this runs on.
 
     Raises:
-        PeakwardError: what `pretrained.load` raises; an empty prompt, or one that is longer than the model
-            takes with its new tokens; a draft that has other tokens or that is not there; a fused step that
-            was asked for and cannot be taken.
+        PeakwardError: what `load_any` and `load_quantised` raise; an empty prompt, or one that is longer than
+            the model takes with its new tokens; a draft that has other tokens or that is not there; a fused
+            step that was asked for and cannot be taken.
     """
-    device = environment.device_type
-    computed_in, dtype = TYPES[device]
-    found = load_any(name, attention="sdpa", device=device, dtype=dtype)
-    step, reason = _step_of(found.model, decode_step, not_fused)
+    device, dtype = environment.device_type, TYPES[asked.precision]
+    found = _loaded(name, asked, device)
+    step, reason = _step_of(found.model, asked.decode_step, not_fused)
     drafting = draft_of(found, draft, device, dtype) if guesses else None
     warm_up = min(WARM_UP_TOKENS, max_new_tokens)
     ids = _encoded(found, prompts, max_new_tokens, guesses)
-    how: dict[str, Any] = {"guesses": guesses, "draft": drafting, "step": step, "kept": kv_cache}
-    generate(decoding_of(found, ids, by, warm_up, **how), ids)
-    began = perf_counter()
-    ids = _encoded(found, prompts, max_new_tokens, guesses)
-    encode_s = perf_counter() - began
-    made = generate(decoding_of(found, ids, by, max_new_tokens, **how), ids)
+    kept = asked.kv_cache
+    how: dict[str, Any] = {"guesses": guesses, "draft": drafting, "step": step, "kept": kept}
+    with fp32_matmuls(asked.precision):
+        generate(decoding_of(found, ids, by, warm_up, **how), ids)
+        began = perf_counter()
+        ids = _encoded(found, prompts, max_new_tokens, guesses)
+        encode_s = perf_counter() - began
+        made = generate(decoding_of(found, ids, by, max_new_tokens, **how), ids)
     n_decoded = sum(len(new) - 1 for new in made.tokens)
     return Generation(
         model=found.model.shape.name,
         **_of_model(found.model),
         stored=found.stored,
-        computed_in=computed_in,
-        kv_cache=kv_cache,
+        **_as_asked(asked),
         environment=environment,
         sampling=by,
         continuations=_continuations(found, prompts, ids, made.tokens),
@@ -121,7 +125,7 @@ def continued(
         n_guessed=made.counts.n_guessed,
         n_kept=made.counts.n_kept,
         tokens_per_s=n_decoded / made.text_s if n_decoded else None,
-        bytes_per_step=_step_bytes(found.model, made.positions, drafting, guesses, kv_cache),
+        bytes_per_step=_step_bytes(found.model, made.positions, drafting, guesses, kept),
         bandwidth=None,
         bandwidth_share=None,
     )
@@ -135,9 +139,8 @@ def served(
     *,
     rows: int,
     by: Sampling,
-    decode_step: AskedStep,
+    asked: GenerationSettings,
     not_fused: Callable[[ModelShape], str | None],
-    kv_cache: GenerationCache,
     environment: Environment,
 ) -> Serving:
     """The texts behind these prompts, by static and by continuous batching on one cache in pages.
@@ -145,14 +148,13 @@ def served(
     Args:
         most: the most new tokens of each.
         rows: the texts that are made at once, at most.
-        decode_step, not_fused, kv_cache: as of `continued`.
+        asked, not_fused: as of `continued`.
 
     Raises:
         PeakwardError: as `continued`.
     """
-    device = environment.device_type
-    computed_in, dtype = TYPES[device]
-    found = load_any(name, attention="sdpa", device=device, dtype=dtype)
+    device, dtype = environment.device_type, TYPES[asked.precision]
+    found = _loaded(name, asked, device)
     requests = [
         Request(_encoded(found, [prompt], n, 0)[0], n)
         for prompt, n in zip(prompts, most, strict=True)
@@ -161,7 +163,7 @@ def served(
     rows = min(rows, len(requests))
     longest = max(len(each.ids) + each.max_new_tokens for each in requests)
     n_pages = rows * ceil(longest / PAGE_SIZE)
-    step, reason = _step_of(found.model, decode_step, not_fused)
+    step, reason = _step_of(found.model, asked.decode_step, not_fused)
 
     def run(those: Sequence[Request], batching: Batching) -> Served:
         cache = PagedCache(
@@ -171,25 +173,25 @@ def served(
             page_size=PAGE_SIZE,
             device=device,
             dtype=dtype,
-            stored=STORED[kv_cache],
+            stored=STORED[asked.kv_cache],
             attention=attention_of(found.model, device),
         )
         most_new_tokens = max(each.max_new_tokens for each in those)
         of_text = {"by": by, "most_new_tokens": most_new_tokens, "ends": found.ends}
         return serve(_loop(found.model, cache, step, **of_text), those, batching)
 
-    run(
-        [Request(each.ids, min(each.max_new_tokens, WARM_UP_TOKENS)) for each in requests[:rows]],
-        "static",
-    )
-    made: dict[Batching, Served] = {each: run(requests, each) for each in get_args(Batching)}
+    short = [
+        Request(each.ids, min(each.max_new_tokens, WARM_UP_TOKENS)) for each in requests[:rows]
+    ]
+    with fp32_matmuls(asked.precision):
+        run(short, "static")
+        made: dict[Batching, Served] = {each: run(requests, each) for each in get_args(Batching)}
     texts = made["continuous"].tokens
     return Serving(
         model=found.model.shape.name,
         **_of_model(found.model),
         stored=found.stored,
-        computed_in=computed_in,
-        kv_cache=kv_cache,
+        **_as_asked(asked),
         environment=environment,
         sampling=by,
         decode_step=step,
@@ -212,6 +214,32 @@ def served(
             for batching, each in made.items()
         ),
     )
+
+
+def _loaded(name: str, asked: GenerationSettings, device: str) -> AnyPretrained:
+    """The model with its weights as they are asked for.
+
+    Raises:
+        PeakwardError: as `continued`, of a model.
+    """
+    how: dict[str, Any] = {"attention": "sdpa", "device": device, "dtype": TYPES[asked.precision]}
+    if asked.weights == "dense":
+        return load_any(name, **how)
+    with fp32_matmuls(
+        "fp32"
+    ):  # Calibrated weights are those of a lever, whatever tf32 is asked of steps.
+        return load_quantised(name, asked.weights, text=asked.calibration_text, **how)
+
+
+def _as_asked(asked: GenerationSettings) -> dict[str, Any]:
+    """The fields of a record that say how its passes were carried out."""
+    text = asked.calibration_text
+    return {
+        "computed_in": asked.precision,
+        "weights": asked.weights,
+        "calibrated_on": None if text is None else text.name,
+        "kv_cache": asked.kv_cache,
+    }
 
 
 def _continuations(
@@ -351,13 +379,16 @@ def _step_bytes(
 
 def _weight_bytes(parts: Iterable[nn.Module]) -> int:
     """The bytes of weights that a pass reads: all that a module other than an embedding holds, since of an
-    embedding that is not the head it reads a row a token."""
+    embedding that is not the head it reads a row a token. Quantised weights are buffers."""
     read = {
         id(each): each.nbytes
         for part in parts
         for module in part.modules()
         if not isinstance(module, nn.Embedding)
-        for each in module.parameters(recurse=False)
+        for each in (
+            *module.parameters(recurse=False),
+            *(module.buffers(recurse=False) if isinstance(module, QuantisedLinear) else ()),
+        )
     }
     return sum(read.values())
 

@@ -107,8 +107,7 @@ class QuantisedLinear(nn.Linear, ABC):
         """x (…, in_features) times the transposed weight."""
 
     def keep(self, weight: Tensor) -> None:
-        """Quantises (out_features, in_features), some rows at a time, and drops the weight on the meta
-        device."""
+        """Quantises (out_features, in_features), some rows at a time, and drops the dense weight."""
         n_rows = max(1, CHUNK_ELEMENTS // self.in_features)
         whole: tuple[Tensor, ...] = ()
         for first in range(0, self.out_features, n_rows):
@@ -118,9 +117,13 @@ class QuantisedLinear(nn.Linear, ABC):
             whole = whole or tuple(self._like(each) for each in parts)
             for all_rows, part in zip(whole, parts, strict=True):
                 self._rows_of(all_rows, rows).copy_(part)
+        self.hold(*whole)
+
+    def hold(self, stored: Tensor, scale: Tensor) -> None:
+        """Takes a stored form and its scales, as `quantised` makes them, in the place of the weight."""
         del self.weight
-        for name, each in zip(("stored", "scale"), whole, strict=True):
-            self.register_buffer(name, each)
+        self.register_buffer("stored", stored)
+        self.register_buffer("scale", scale.to(SCALE_DTYPE))
 
     def forward(self, input: Tensor) -> Tensor:
         """(…, in_features) → (…, out_features)."""

@@ -17,7 +17,7 @@ from peakward.lab.quality import weights
 from peakward.lab.quality.caches import TYPES
 from peakward.lab.quality.score import Work, chosen, stretches
 from peakward.levers import kv_cache
-from peakward.levers.weights import INT4_GROUP
+from peakward.levers.weights import CALIBRATED, INT4_GROUP, SEEN
 from peakward.records.case import QualityCase, StoredWeights
 from peakward.records.errors import PeakwardError
 
@@ -28,10 +28,6 @@ WEIGHTS: dict[StoredWeights, weights.Change | None] = {
     "int4:128-calibrated": partial(weights.calibrate, group=INT4_GROUP),
     "int4:32-calibrated": partial(weights.calibrate, group=32),
 }
-CALIBRATED = frozenset(each for each in WEIGHTS if each.endswith("-calibrated"))
-SEEN = 256
-"""Rows that calibration sees. In groups of 32, 64 of them left SmolLM2-135M 0.038 nats a token behind dense
-and these 0.033; moved off the grid of its own 4 bits, 0.048 and 0.040."""
 WAYS = tuple(f"{each}, {kept}" for each, kept in product(WEIGHTS, ("static", *kv_cache.STORED)))
 
 

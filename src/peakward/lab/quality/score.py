@@ -84,20 +84,7 @@ def stretches(
     Raises:
         PeakwardError: a text that is not there or has fewer tokens.
     """
-    found: list[NDArray[np.int64]] = []
-    n_tokens = 0
-    for document in text.read(case.text).documents:
-        if n_tokens >= n * length:
-            break
-        # A document may be far longer than what is needed: no token has more than 32 characters on average.
-        found.append(encode(document[: 32 * n * length]))
-        n_tokens += len(found[-1])
-    if n_tokens < n * length:
-        raise PeakwardError(
-            f"expected a text of at least {n * length:,} tokens, got {n_tokens:,} in {case.text.name}: "
-            "name a longer one"
-        )
-    ids = np.concatenate(found)[: n * length]
+    ids = text.first_tokens(case.text, encode, n * length)
     return torch.from_numpy(ids).to(case.device).reshape(n, length)
 
 

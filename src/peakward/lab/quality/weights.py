@@ -4,7 +4,6 @@ The text's first rows are read, and those behind them are seen: by calibration a
 other way needs. The model is a real one, or a decoder of bytes that is first trained on the text's beginning.
 """
 
-from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,9 +14,11 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from peakward.kernels.ops.quantized_matmul import calibrated, reference
+from peakward.lab.inference import quantised
 from peakward.lab.inference.pretrained import load
+from peakward.lab.inference.quantised import block_by_block, linears
 from peakward.lab.inference.sequences import ContiguousCache
-from peakward.lab.models.decoder import Decoder, rotation
+from peakward.lab.models.decoder import Decoder
 from peakward.lab.models.layers import SCALE_DTYPE
 from peakward.lab.quality import caches, positions
 from peakward.lab.quality.caches import INT4_GROUP, STRETCH, TYPES
@@ -26,8 +27,6 @@ from peakward.records.case import QualityCase
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Losses, Quality
 
-AT_ONCE = 8
-"""Rows that go through a block together while it is calibrated."""
 BATCH = 4
 """Rows of a step of fine-tuning."""
 RATE = 1e-4
@@ -92,7 +91,7 @@ def _model(
                 f"{case.text.name}: name a longer one"
             )
         model, seen = model.float(), every[:n_needed].view(n_seen, length + 1)
-    for each in _linears(model.blocks):
+    for each in linears(model.blocks):
         if each.in_features % INT4_GROUP:
             raise PeakwardError(
                 f"expected a model whose matrices have inputs in groups of {INT4_GROUP}, got "
@@ -101,14 +100,10 @@ def _model(
     return model, ids, seen
 
 
-def _linears(module: nn.Module) -> list[nn.Linear]:
-    return [each for each in module.modules() if type(each) is nn.Linear]
-
-
 def weight_bytes(model: Decoder, bits: int) -> int:
     """All weights with the blocks' matrices in so many bits, and the others in 16."""
     every = sum(each.numel() for each in model.parameters())
-    in_blocks = _linears(model.blocks)
+    in_blocks = linears(model.blocks)
     stored = sum(each.weight.numel() for each in in_blocks)
     scales = {16: 0, 8: sum(each.out_features for each in in_blocks), 4: stored // INT4_GROUP}
     return 2 * (every - stored) + stored * bits // 8 + SCALE_DTYPE.itemsize * scales[bits]
@@ -179,7 +174,7 @@ def _as_they_are(_model: Decoder, _given: Given) -> None:
 
 def to_int8(model: Decoder, _given: Given) -> None:
     """Rounds to nearest with a scale for each output."""
-    for each in _linears(model.blocks):
+    for each in linears(model.blocks):
         stored, scale = reference.int8_weight(each.weight.data)
         each.weight.data = reference.int8_dequantized(
             stored, scale.to(SCALE_DTYPE), each.weight.dtype
@@ -188,7 +183,7 @@ def to_int8(model: Decoder, _given: Given) -> None:
 
 def to_int4(model: Decoder, _given: Given, *, group: int = INT4_GROUP) -> None:
     """Rounds to nearest in groups of so many inputs."""
-    for each in _linears(model.blocks):
+    for each in linears(model.blocks):
         each.weight.data = int4_rounded(each.weight.data, group=group)
 
 
@@ -197,48 +192,9 @@ def int4_rounded(weight: Tensor, *, group: int = INT4_GROUP) -> Tensor:
     return reference.int4_rounded(weight, group=group, scale_dtype=SCALE_DTYPE)
 
 
-@torch.no_grad()
-def block_by_block(
-    model: Decoder,
-    ids: Tensor,
-    hear: Callable[[nn.Linear, Tensor], None],
-    change: Callable[[Any], None],
-) -> None:
-    """Sends tokens (rows, length) through the blocks: `hear` is told the inputs (…, in_features) of each
-    linear layer, then `change` rounds the block, and the next one is given what the rounded block makes."""
-    x = model.embedding(ids)
-    cos, sin = rotation(model.shape, ids.shape[1], x)
-    for block in model.blocks:
-        hooks = [
-            each.register_forward_pre_hook(lambda linear, inputs: hear(linear, inputs[0]))
-            for each in _linears(block)
-        ]
-        for rows in x.split(AT_ONCE):
-            block(rows, cos, sin, None)
-        for hook in hooks:
-            hook.remove()
-        change(block)
-        x = torch.cat([block(rows, cos, sin, None) for rows in x.split(AT_ONCE)])
-
-
 def calibrate(model: Decoder, given: Given, *, group: int = INT4_GROUP) -> None:
-    """Rounds to int4, in groups of so many inputs, by what the seen text makes of these, each block behind
-    rounded ones (GPTQ, section 4)."""
-    moments: dict[nn.Linear, Tensor] = defaultdict(float)  # type: ignore[arg-type]
-
-    def hear(linear: nn.Linear, inputs: Tensor) -> None:
-        rows = inputs.flatten(0, -2).float()
-        moments[linear] = moments[linear] + rows.mT @ rows
-
-    def change(block: Any) -> None:
-        for each in _linears(block):
-            stored, scale = calibrated.int4_weight(each.weight.data, moments.pop(each), group=group)
-            kept = scale.to(SCALE_DTYPE)
-            each.weight.data = reference.int4_dequantized(
-                stored, kept, None, each.weight.dtype, group=group
-            )
-
-    block_by_block(model, given.seen[:, :-1], hear, change)
+    """Rounds to int4, in groups of so many inputs, by what the seen text makes of these."""
+    quantised.calibrate(model, given.seen[:, :-1], group=group)
 
 
 class Int8Activations(nn.Module):
@@ -328,7 +284,7 @@ class StraightThrough(nn.Module):
 
 def fine_tune_int4(model: Decoder, given: Given) -> None:
     """As `fine_tune`, of a model whose every pass has its weights rounded, and which keeps them so."""
-    each_linear = _linears(model.blocks)
+    each_linear = linears(model.blocks)
     for each in each_linear:
         parametrize.register_parametrization(each, "weight", StraightThrough())
     fine_tune(model, given)

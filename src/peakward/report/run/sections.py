@@ -3,6 +3,7 @@
 import shlex
 
 from peakward.levers.in_code import in_program
+from peakward.levers.in_generation import in_generation
 from peakward.levers.loader import AS_GIVEN, chosen
 from peakward.records.case import ModelCase, ModuleCase, StepCase
 from peakward.records.linear_layers import LinearChoice
@@ -88,9 +89,35 @@ def panel(study: Study, read: RunParts) -> tuple[Panel, ...]:
                 Paragraph(text=f"Or as a diff of {study.called.files[0][0]}, which made the call:"),
                 Code(text="print(pw.patch(study))"),
             ]
+    if study.real_model is not None and isinstance(best, ModelCase):
+        blocks += _generation_blocks(study.real_model, best)
     if study.best_command is not None:
         blocks += [Paragraph(text="To measure the best again:"), Command(text=study.best_command)]
     return (Panel(title="How to have it", blocks=tuple(blocks)),) if blocks else ()
+
+
+PROMPT = "The capital of France is"
+"""The text of the command, in the place of the reader's own."""
+
+
+def _generation_blocks(model: str, best: ModelCase) -> tuple[Leaf, ...]:
+    """The command that generates with the best, where each setting of a decode step has an option there."""
+    if best.workload.pass_ != "decode":
+        return ()
+    words, left = in_generation(best.configuration, best.device)
+    if left:
+        said = " nor ".join(left)
+        return (
+            Paragraph(text=f"No option of peakward generate says {said}, so it cannot have it."),
+        )
+    n_rows = best.workload.batch_size
+    prompts = ["--prompt", PROMPT] if n_rows == 1 else ["--prompts", "FILE", "--rows", str(n_rows)]
+    told = "" if n_rows == 1 else ", with a prompt in each line of FILE"
+    line = ["peakward", "generate", "--model", model, *prompts, *words, "--device", best.device]
+    return (
+        Paragraph(text=f"To generate text with it{told}:"),
+        Command(text=shlex.join(line)),
+    )
 
 
 def _applied_blocks(best: StepCase) -> tuple[Leaf, ...]:

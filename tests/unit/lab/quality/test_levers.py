@@ -9,9 +9,13 @@ import torch
 
 from gguf_files import small_model
 from peakward.kernels.ops.attention.api import implementation
+from peakward.lab.inference import pretrained
+from peakward.lab.inference.quantised import linears, load_quantised
 from peakward.lab.models.decoder import build as build_decoder
+from peakward.lab.models.layers import QuantisedLinear
 from peakward.lab.quality import levers, positions, subjects, weights
 from peakward.levers.registry import AXES
+from peakward.levers.weights import CALIBRATED, SIZES, TEXT
 from peakward.records.case import QualityCase, Source
 from peakward.records.errors import PeakwardError
 
@@ -134,3 +138,35 @@ def test_what_cannot_be_read_is_refused(read):
         read("dense, static", named=None)
     with pytest.raises(PeakwardError, match="expected a way of levers"):
         read("int3, static")
+
+
+@pytest.mark.parametrize("way", ["int8", "int4:32-calibrated"])
+def test_a_text_is_generated_with_the_weights_that_are_judged(way, tmp_path, monkeypatch):
+    name, loaded = str(small_model(tmp_path / "small.gguf")), []
+
+    def load(*named, **how):
+        loaded.append(pretrained.load(*named, **how))
+        return loaded[-1]
+
+    monkeypatch.setattr(levers, "load", load)
+    subjects.build(
+        QualityCase(
+            subject="levers", way=f"{way}, static", sizes=SIZES, text=TEXT, model=name, device="cpu"
+        )
+    )
+    made = load_quantised(
+        name,
+        way,
+        text=TEXT if way in CALIBRATED else None,
+        attention="sdpa",
+        device="cpu",
+        dtype=torch.bfloat16,
+    ).model
+    judged = [each.weight for each in linears(loaded[0].model.blocks)]
+    kept = [each for each in made.blocks.modules() if isinstance(each, QuantisedLinear)]
+    assert len(kept) == len(judged) == 8
+    for each, weight in zip(kept, judged, strict=True):
+        assert torch.equal(each.dequantised(torch.float32), weight)
+        assert each.scale.dtype == torch.bfloat16
+    assert {each.dtype for each in made.parameters()} == {torch.bfloat16}
+    assert made.readout.head.weight is made.embedding.weight

@@ -90,10 +90,10 @@ def test_smoothing_a_whole_model_changes_nothing():
 
 def test_fine_tuning_sees_the_rounded_weights_and_keeps_them_so():
     tuned, given = model(), weights.Given(seen(), 3)
-    before = [each.weight.clone() for each in weights._linears(tuned.blocks)]
+    before = [each.weight.clone() for each in weights.linears(tuned.blocks)]
     embedding = tuned.embedding.weight.clone()
     weights.fine_tune_int4(tuned, given)
-    for old, each in zip(before, weights._linears(tuned.blocks), strict=True):
+    for old, each in zip(before, weights.linears(tuned.blocks), strict=True):
         assert type(each) is torch.nn.Linear
         group = weights.INT4_GROUP
         _, scale = reference.int4_weight(each.weight.data, group=group)
