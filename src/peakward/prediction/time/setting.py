@@ -25,6 +25,8 @@ class Setting(NamedTuple):
     """Whether heads come out of attention each laid out in its own way."""
     counts_steps_on_host: bool
     """Whether the optimiser's step counts are no tensors of the device."""
+    captured: bool
+    """Whether the step is one CUDA graph."""
     window: int | None
     """The window of attention, which Peakward's own kernels keep to."""
     for_hopper: bool
@@ -45,6 +47,7 @@ def of_case(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER) 
         scattered_share=lambda operator: scattered_share(operator, case.model),
         heads_are_scattered=configuration.attention != "naive",
         counts_steps_on_host=foreach and not configuration.cuda_graphs,
+        captured=configuration.cuda_graphs,
         window=case.model.window,
         for_hopper=configuration.attention == "flash-hopper",
         fusion_is_derived=fuses_by_rules(case, compute_capability=compute_capability),
@@ -59,6 +62,7 @@ def of_module(capture: ModuleCapture) -> Setting:
         scattered_share=lambda operator: 1.0 if operator.scattered else 0.0,
         heads_are_scattered=True,
         counts_steps_on_host=True,
+        captured=False,
         window=None,
         for_hopper=False,
     )

@@ -17,7 +17,14 @@ from peakward.prediction.time.dispatch import BEFORE_FOREACH
 from peakward.prediction.time.errors_seen import DEVICE, HOST
 from peakward.prediction.time.operator_time import cost
 from peakward.prediction.time.setting import of_case
-from peakward.prediction.time.step import DEPTH, Stretch, module_time, queued_s, step_time
+from peakward.prediction.time.step import (
+    BETWEEN_S,
+    DEPTH,
+    Stretch,
+    module_time,
+    queued_s,
+    step_time,
+)
 from peakward.records.case import Configuration, ModelCase, StepCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
@@ -104,11 +111,12 @@ def test_the_interval_is_that_of_the_source_and_the_bound():
 
 
 def test_the_head_by_hand():
-    """8 × 16 · 16 × 64 in one tile: 2 · 128 · 128 · 16 FLOPs at 1 TFLOP/s, less than its start."""
+    """8 × 16 · 16 × 64 in one tile: 2 · 128 · 128 · 16 FLOPs at 1 TFLOP/s, less than its start, and what lies
+    between its 1.4 kernels and the next."""
     found = step_time(case(MICRO, batch_size=1, seq_len=8, pass_="forward"), device())
     head = next(each for each in found.operators if each.module == "readout.head")
     assert (head.name, head.n_calls, head.flops) == ("aten.mm", 1, 2 * 8 * 16 * 64)
-    assert head.device_s == pytest.approx((0.524288 + 3) * US)
+    assert head.device_s == pytest.approx((0.524288 + 3 + 1.4 * 0.2) * US)
     assert head.bound == "launch"
 
 
@@ -296,7 +304,7 @@ def test_attention_without_a_mask_computes_twice_as_much():
         module_time(capture_module(Attention(causal), (q,)), on).operators[0]
         for causal in (True, False)
     )
-    launch_s = on.traffic.launch_s
+    launch_s = on.traffic.launch_s + 2 * BETWEEN_S
     assert whole.device_s - launch_s == pytest.approx(2 * (masked.device_s - launch_s))
 
 
@@ -477,3 +485,25 @@ def test_a_step_takes_the_longer_of_both_at_least_and_their_sum_at_most(stretche
     found = queued_s(stretches)
     assert found >= max(host_s, device_s) * (1 - 1e-9) - 1e-9
     assert found <= (host_s + device_s) * (1 + 1e-9) + 1e-9
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_kernels_are_told_with_what_lies_between_them(captured):
+    """In a graph between two that are hardly more than their launch alone."""
+    made = case("small", seq_len=512, pass_="forward", precision="bf16", cuda_graphs=captured)
+    setting = of_case(made)
+    alone = [(each, cost(each, setting, H200)) for each in op_graph(made).operators]
+    is_short = [each.bound == "launch" for _, each in alone]
+    counted = [
+        not captured or (own and before)
+        for before, own in zip([True, *is_short], is_short, strict=False)
+    ]
+    assert set(is_short) == {False, True}
+    n_behind = sum(
+        op.count * each.n_launches
+        for (op, each), is_counted in zip(alone, counted, strict=True)
+        if is_counted
+    )
+    told_s = sum(each.device_s for each in step_time(made, H200).phases)
+    between_s = told_s - sum(op.count * each.device_s for op, each in alone)
+    assert between_s == pytest.approx(BETWEEN_S * n_behind, rel=1e-6)
