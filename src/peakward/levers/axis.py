@@ -103,6 +103,8 @@ class KernelSpeed(msgspec.Struct, frozen=True, kw_only=True):
 
     factor: float = 1.0
     """Its time over a plain addition's of the same bytes."""
+    start_s: float = 0.0
+    """On top, however little it moves."""
     n_launches: float = 1.0
     is_measured: bool = False
     """Stored results have it within 15% of this, from 150 MiB of traffic on."""

@@ -1,6 +1,6 @@
 """The step of decode: its operators one by one, or in a few kernels of Peakward's own."""
 
-from peakward.levers.axis import Axis, CodeHint, ComputeCapability, not_seen
+from peakward.levers.axis import Axis, CodeHint, ComputeCapability, KernelSpeed, not_seen
 from peakward.levers.weights import INT4_GROUP, QUANTISED
 from peakward.records.case import ConfiguredCase, ModelCase, StoredWeights
 from peakward.records.lever import Lever
@@ -25,6 +25,31 @@ WIDEST = 4096
 positions (`2026-11-27-h100-decode-speed`, `…-h200-…`). Of dense, int8 and int4 weights, on an H100: `small`
 (768) 4,108 for 1,780, 3,631 for 2,104, 3,716 for 2,013; `2.7B` (2,560) 371 for 269, 582 for 377, 706 for
 448; Llama-2-7B (4,096) 190 for 163, 356 for 270, 454 for 352."""
+
+
+EMBEDDED, ATTENTION = "decode_step_embedded", "decode_step_attention"
+ATTENTION_TO_INT8 = f"{ATTENTION}_int8"
+_PRODUCT = "decode_step_product"
+_SPEEDS = {
+    EMBEDDED: KernelSpeed(is_measured=True),
+    ATTENTION: KernelSpeed(factor=1.15, start_s=3.0e-6, is_measured=True),
+    ATTENTION_TO_INT8: KernelSpeed(factor=1.45, start_s=4.0e-6, is_measured=True),
+    _PRODUCT: KernelSpeed(factor=1.09, start_s=0.5e-6, is_measured=True),
+    f"{_PRODUCT}_of_rows": KernelSpeed(factor=1.15, start_s=3.4e-6, is_measured=True),
+    f"{_PRODUCT}_int8": KernelSpeed(factor=1.15, start_s=1.0e-6, is_measured=True),
+    f"{_PRODUCT}_int4": KernelSpeed(factor=1.4, start_s=1.2e-6, is_measured=True),
+}
+"""Fitted by hand to whole steps on an H200: of `2.7B` and Llama-2-7B behind 1,024 positions in three kinds of
+weights, of `2.7B` behind 4,096 and 16,384 on two caches, of four rows (`2026-11-29-h200-decode-speed`,
+`…-caches-2`, `…-batch-4`). Told so, these 24 err by 1.1% in the median, by 9.5% at most; nine steps on an
+H100, by the cuts before and fitted to nothing, by 5.2 and 14.5% (`2026-11-27-h100-decode-speed`)."""
+
+
+def product(bits: int | None, *, n_rows: int) -> str:
+    """The operator of a product with weights of so many bits, or dense ones, beside rows of activations."""
+    if bits is None:
+        return _PRODUCT if n_rows == 1 else f"{_PRODUCT}_of_rows"
+    return f"{_PRODUCT}_int{bits}"
 
 
 def is_fused(case: ModelCase) -> bool:
@@ -119,5 +144,7 @@ AXIS = Axis(
     called="step of decode",
     leaves_alone=("optimizer",),
     unseen=not_seen("a capture has the operators that the module calls"),
+    predicted={"cuda": ("fused",)},
+    kernels={f"peakward.{name}": speed for name, speed in _SPEEDS.items()},
     own_kernels=("fused",),
 )

@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 from peakward.hardware.attention_backend import HOPPER, ComputeCapability
-from peakward.prediction.operators import block, positions, readout
+from peakward.prediction.operators import block, fused_step, positions, readout
 from peakward.prediction.operators.block import SavedBlock
 from peakward.prediction.operators.compiled import block as compiled_block
 from peakward.prediction.operators.compiled import readout as compiled_readout
@@ -50,6 +50,7 @@ class _Parts(NamedTuple):
     readout: Callable[[Tape, Plan], Any]
     """To the loss where a backward pass follows, else to the logits."""
     readout_backward: Callable[[Tape, Plan, Any], None]
+    embedding: Callable[[Tape, Plan], None] = positions.forward
 
 
 def _block(tape: Tape, plan: Plan) -> SavedBlock:
@@ -99,6 +100,19 @@ _COMPILED = _Parts(
 )
 
 
+def _no_backward(_tape: Tape, _plan: Plan, _saved: Any) -> None:
+    """A step of decode has no gradients."""
+
+
+_FUSED_STEP = _Parts(
+    fused_step.block_forward,
+    _no_backward,
+    fused_step.readout_forward,
+    _no_backward,
+    fused_step.embedding_forward,
+)
+
+
 def _by_rules(of: Callable[[Plan], Traced]) -> tuple[Callable[..., None], Callable[..., None]]:
     return (
         lambda tape, plan: of(plan).write(tape, backward=False),
@@ -144,6 +158,8 @@ def _op_graph(planned: Plan, workload: Workload, configuration: Configuration) -
 
 
 def _parts(planned: Plan, configuration: Configuration) -> _Parts:
+    if planned.fused_step:
+        return _FUSED_STEP
     if configuration.compile == "none":
         return _EAGER
     parts = _COMPILED
@@ -175,7 +191,7 @@ def _batch_into_graph(tape: Tape, planned: Plan) -> None:
 
 def _forward(tape: Tape, planned: Plan, parts: _Parts) -> tuple[Any, Any]:
     """Gives what a block and the readout save."""
-    positions.forward(tape, planned)
+    parts.embedding(tape, planned)
     with tape.times(planned.shape.n_layers):
         of_block = parts.block(tape, planned)
     return of_block, parts.readout(tape, planned)

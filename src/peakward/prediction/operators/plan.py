@@ -15,7 +15,7 @@ from peakward.hardware.attention_backend import (
     named_backend,
 )
 from peakward.hardware.devices import CAPABILITIES
-from peakward.levers import kv_cache, optimizer
+from peakward.levers import decode_step, kv_cache, optimizer
 from peakward.levers.axis import Work
 from peakward.levers.catalogue import setting_obstacle, together_obstacle, work
 from peakward.levers.registry import at_work, axes_of
@@ -104,6 +104,8 @@ class Plan(NamedTuple):
     """How the blocks' matrices are kept; None: in the parameters' type."""
     narrow_cache: NarrowCache | None
     """How the cache that a token attends to is kept; None: in the compute type."""
+    fused_step: bool
+    """The step runs in the few kernels of `fused_step`."""
     groups_in_one_kernel: bool
     """torch multiplies all experts in one kernel, where their widths allow it."""
 
@@ -191,6 +193,7 @@ def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Pla
         gating_in_fp8=_gates_in_fp8(case),
         quantised=QUANTISED.get(case.configuration.weights),
         narrow_cache=_narrow_cache(case),
+        fused_step=decode_step.is_fused(case),
         groups_in_one_kernel=compute == BFLOAT
         and (case.device == "cpu" or compute_capability[0] in CAPABILITIES),
     )

@@ -191,7 +191,9 @@ LINEAR_LOSS = frozenset(PRODUCTS)
 QUANTISED = frozenset(each.operator for each in weights.QUANTISED.values())
 """Products at shares of a copy's rate, which an H100 took by themselves (`time.special_operators`)."""
 _SPEEDS = {name: speed for axis in AXES for name, speed in axis.kernels.items()}
-PASSES = {name: Kernel(each.factor, each.n_launches) for name, each in _SPEEDS.items()}
+PASSES = {
+    name: Kernel(each.factor, each.n_launches, each.start_s) for name, each in _SPEEDS.items()
+}
 """Kernels that move their operands once; their axes know how fast."""
 TIMED = frozenset(name for name, each in _SPEEDS.items() if each.is_measured)
 """Those that stored results have timed by themselves (`2026-11-2*-h100-kernel-speed-*`)."""

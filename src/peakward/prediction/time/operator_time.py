@@ -50,7 +50,7 @@ def cost(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
         return _linear_loss(operator, setting, on)
     if name in kernels.QUANTISED:
         return _quantised_product(operator, on)
-    if operator.flops:
+    if operator.flops and name not in kernels.PASSES:
         raise ValueError(f"expected a product or attention, got {operator.name} with FLOPs")
     if operator.fused:
         device_s, n_launches = fused_s(operator, on), 1.0
