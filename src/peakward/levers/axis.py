@@ -107,7 +107,7 @@ class KernelSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """On top, however little it moves."""
     n_launches: float = 1.0
     is_measured: bool = False
-    """Stored results have it within 15% of this, from 150 MiB of traffic on."""
+    """Stored results have it within 15% of this, from 150 MiB of traffic on or in whole steps."""
 
 
 def written(value: Value) -> str:

@@ -30,7 +30,7 @@ positions (`2026-11-27-h100-decode-speed`, `…-h200-…`). Of dense, int8 and i
 EMBEDDED, ATTENTION = "decode_step_embedded", "decode_step_attention"
 ATTENTION_TO_INT8 = f"{ATTENTION}_int8"
 _PRODUCT = "decode_step_product"
-_SPEEDS = {
+KERNELS = {
     EMBEDDED: KernelSpeed(is_measured=True),
     ATTENTION: KernelSpeed(factor=1.15, start_s=3.0e-6, is_measured=True),
     ATTENTION_TO_INT8: KernelSpeed(factor=1.45, start_s=4.0e-6, is_measured=True),
@@ -145,6 +145,6 @@ AXIS = Axis(
     leaves_alone=("optimizer",),
     unseen=not_seen("a capture has the operators that the module calls"),
     predicted={"cuda": ("fused",)},
-    kernels={f"peakward.{name}": speed for name, speed in _SPEEDS.items()},
+    kernels={f"peakward.{name}": speed for name, speed in KERNELS.items()},
     own_kernels=("fused",),
 )

@@ -85,7 +85,7 @@ def test_a_step_whose_own_batches_end_is_refused_with_the_reason(make_step, cali
     with pytest.raises(
         pw.PeakwardError, match=r"as often as it is called, got StopIteration: .*loader="
     ):
-        pw.investigate(step, model=given.model, optimizer=given.optimizer, budget_s=5.0)
+        pw.investigate(step, model=given.model, optimizer=given.optimizer, budget_s=60.0)
 
 
 def test_the_kernels_of_its_attention_are_tried(make_step, calibrated):
