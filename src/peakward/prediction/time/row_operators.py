@@ -38,7 +38,7 @@ SHORT_SORT = 4096
 """Up to so many elements one block sorts them in place, after a copy and a numbering."""
 SHORT_SORT_LAUNCHES = 3.0
 SHORT_SORT_CALLS = 4
-"""Of torch's dispatcher: a numbering, which is copied, the copy, and the sort itself."""
+"""Calls to torch's dispatcher: a numbering, which is copied, the copy, and the sort itself."""
 SORT_PASSES = 8
 """CUB's, 8 bits of an int64 in each. It reads and writes keys and indices."""
 A_PASS_S = 6.2e-6
@@ -46,7 +46,7 @@ A_PASS_S = 6.2e-6
 SORT_LAUNCHES = 22.0
 """The passes, each with a fill, and the numbering, a histogram, its sums."""
 SORT_CALLS = 10
-"""What the host needs for these launches, in calls to torch's dispatcher: as much for each as in the gradient
+"""The host's cost of these launches, in calls to torch's dispatcher: as much for each as in the gradient
 of indexing, whose 16 launches are priced as seven calls. In a trace of an H200's compiled step a launch took
 the host 7.2 µs, a fill 8.7, and a whole product 23.9."""
 PLACES_LAUNCHES = 16.0
