@@ -6,7 +6,7 @@ from peakward.levers.compile import in_one_piece
 from peakward.records.case import ConfiguredCase, ModelCase
 from peakward.records.device import spell
 from peakward.records.lever import Lever
-from peakward.records.op_graph import READ_BY_HOST, OpGraph
+from peakward.records.op_graph import WAITS, OpGraph
 
 
 def _obstacle(case: ConfiguredCase, capability: ComputeCapability | None) -> str | None:
@@ -54,7 +54,7 @@ def _of_experts(case: ModelCase, capability: ComputeCapability | None) -> str | 
 def _needless(graph: OpGraph, case: ConfiguredCase) -> str | None:
     """A model of transformers that leaves its masks out, or is traced in one piece, waits no more."""
     of_model = [each for each in graph.operators if each.phase in ("forward", "backward")]
-    n_waits = sum(each.count for each in of_model if each.name == READ_BY_HOST)
+    n_waits = sum(each.count for each in of_model if each.name in WAITS)
     if not n_waits or in_one_piece(case) or dict(case.configuration.more).get("masks"):
         return None
     return f"cuda-graphs need a step for which the host does not wait, got {n_waits} waits in the module"

@@ -42,6 +42,12 @@ ITEM_BYTES = {
 
 READ_BY_HOST = "aten._local_scalar_dense"
 """The operator that gives the host a value from the device."""
+COPIED_FROM_HOST = "aten.lift_fresh"
+"""The operator that makes a tensor of numbers of the host, `torch.tensor`, where these are copied to the
+device."""
+WAITS = frozenset({READ_BY_HOST, COPIED_FROM_HOST})
+"""Operators for which the host waits until the device has done all before them: torch follows a copy between
+the two by `cudaStreamSynchronize` (`memcpy_and_sync`, ATen/native/cuda/Copy.cu)."""
 
 
 class Operand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -95,6 +95,17 @@ def test_a_module_that_the_host_waits_for_is_no_graph():
     assert ruled_out(operators(), "cuda-graphs") == set()
 
 
+def test_a_module_that_copies_numbers_to_the_device_is_no_graph():
+    """torch refuses the copy while it captures, unless the memory is pinned."""
+
+    class Copies(nn.Module):
+        def forward(self, x):
+            return (x * torch.tensor(2.0, device=x.device)).sum()
+
+    graph = capture_module(Copies(), (torch.randn(8, 8),), pass_="forward").graph
+    assert ruled_out(graph, "cuda-graphs") == {"cuda-graphs"}
+
+
 class WrittenOut(nn.Module):
     def forward(self, x):
         low, high = x.chunk(2, -1)

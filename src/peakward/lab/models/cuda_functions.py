@@ -1,12 +1,12 @@
 """Runs functions of torch as CUDA dispatches them, where a CPU takes another way.
 
-While a module is captured its tensors are on a CPU. Four things then differ from CUDA: RMSNorm and dropout,
-which a CPU takes apart; attention, for which CUDA has other kernels (`cuda_attention`); and mixed precision,
+While a module is captured its tensors are on a CPU. Five things then differ from CUDA: RMSNorm and dropout,
+which a CPU takes apart; attention, for which CUDA has other kernels (`cuda_attention`); mixed precision,
 whose list of functions that compute in fp32 is CUDA's own (ATen/autocast_mode.h, AT_FORALL_FP32 and
-AT_FORALL_FP32_SET_OPT_DTYPE).
+AT_FORALL_FP32_SET_OPT_DTYPE); and tensors of numbers, which are copied to the device.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -36,6 +36,8 @@ IN_FP32 = frozenset(
     }
 )
 """The functions that CUDA's autocast computes in fp32 and a CPU's may not."""
+OF_NUMBERS = (torch.tensor, torch.as_tensor, Tensor.new_tensor)
+"""The functions that make a tensor of numbers on the host, and then copy it to the device that is named."""
 
 
 class AsOnCuda(TorchFunctionMode):
@@ -43,11 +45,15 @@ class AsOnCuda(TorchFunctionMode):
 
     Args:
         compute_capability: The GPU's, on which the kernel of attention depends.
+        on_copy: Is given each tensor that is copied from the host. There the host waits for a GPU.
     """
 
-    def __init__(self, compute_capability: ComputeCapability) -> None:
+    def __init__(
+        self, compute_capability: ComputeCapability, on_copy: Callable[[Tensor], None]
+    ) -> None:
         super().__init__()
         self._compute_capability = compute_capability
+        self._on_copy = on_copy
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -63,7 +69,10 @@ class AsOnCuda(TorchFunctionMode):
                 args, kwargs = tree_map_only(Tensor, _narrowed, (args, kwargs))
             with torch.autocast("cpu", enabled=False):
                 return attention(Call(*args, **kwargs), self._compute_capability)
-        return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        if func in OF_NUMBERS and _is_copied(func, args, kwargs):
+            self._on_copy(made)
+        return made
 
 
 @contextmanager
@@ -79,6 +88,16 @@ def autocast_for_cuda() -> Iterator[None]:
 
     with patch.object(torch.autocast, "__init__", make):
         yield
+
+
+def _is_copied(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether numbers go to the device of a stand-in, which code asks for by an object; by name it asks for
+    the host, as AdamW does for its counts of steps."""
+    likes_another = func is Tensor.new_tensor
+    device, given = kwargs.get("device"), (*args[likes_another:], *kwargs.values())
+    if device == "cpu" or any(isinstance(each, Tensor) for each in given):
+        return False
+    return likes_another or device is not None
 
 
 def _widened(tensor: Tensor) -> Tensor:

@@ -64,8 +64,8 @@ def capture_module(
 
     Nothing is computed and only shapes are allocated, so a module of any size can be captured anywhere,
     also on the meta device. The module is not changed. Operators are those that torch dispatches on a
-    CPU; attention, dropout and RMSNorm are as on CUDA (`cuda_functions`). Where a few integers decide what
-    runs, such as a mask's, the inputs' own values count (`known_values`).
+    CPU; attention, dropout, RMSNorm and copies of numbers are as on CUDA (`cuda_functions`). Where a few
+    integers decide what runs, such as a mask's, the inputs' own values count (`known_values`).
 
     Args:
         args, kwargs: Example inputs; shapes and types are used, and the values of few integers.
@@ -105,7 +105,7 @@ def capture_module(
             not_traced(),
             autocast_for_cuda(),
             FakeTensorMode(allow_non_fake_inputs=True),
-            AsOnCuda(compute_capability),
+            AsOnCuda(compute_capability, recorder.keep_copy),
             step.known,
             step.line,
         ):

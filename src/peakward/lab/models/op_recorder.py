@@ -30,7 +30,7 @@ from peakward.lab.models.operator_work import (
     written_arguments,
 )
 from peakward.records.measurement import Phase
-from peakward.records.op_graph import READ_BY_HOST, Operator, OpGraph
+from peakward.records.op_graph import COPIED_FROM_HOST, READ_BY_HOST, Operator, OpGraph
 
 Name = Callable[[str], str]
 Check = Callable[[str, str | None], None]
@@ -101,6 +101,22 @@ class OpRecorder(TorchDispatchMode):
             bytes_written=0,
         )
         self._add(operator, [read], [])
+
+    def keep_copy(self, made: Tensor) -> None:
+        """Keeps that this tensor is copied from the host, which waits for it."""
+        if self._phase is None:
+            return
+        operator = Operator(
+            name=COPIED_FROM_HOST,
+            phase=self._phase,
+            module=self._paths.current(),
+            inputs=(),
+            outputs=operands((made,)),
+            flops=0,
+            bytes_read=0,
+            bytes_written=stored_bytes([made]),
+        )
+        self._add(operator, [], [made])
 
     def _add(self, operator: Operator, given: list[Tensor], written: list[Tensor]) -> None:
         self._seen.append(operator)

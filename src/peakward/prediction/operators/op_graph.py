@@ -316,6 +316,7 @@ _CATEGORIES: dict[str, Category] = {
     "clone": "copy",
     "constant_pad_nd": "copy",
     "full": "copy",
+    "lift_fresh": "copy",
     "new_zeros": "copy",
     "ones": "copy",
     "ones_like": "copy",

@@ -11,7 +11,8 @@ from peakward.prediction.operators.block import n_runs
 from peakward.prediction.operators.compiled_module.step import CompiledStep
 from peakward.prediction.operators.plan import plan
 from peakward.prediction.operators.weights import weights
-from peakward.prediction.time.kernels import CALLS_WITHIN, OPERATORS
+from peakward.prediction.time.kernels import OPERATORS
+from peakward.prediction.time.row_operators import calls_within
 from peakward.records.case import Checkpointing, ModelCase, Optimizer
 from peakward.records.measurement import Phase
 from peakward.records.model_shape import ModelShape
@@ -71,7 +72,7 @@ def calls(case: ModelCase, graph: OpGraph, phase: Phase) -> float:
 def n_operators(graph: OpGraph, phase: Phase) -> int:
     """Calls to torch's dispatcher, those within others too."""
     own = (each for each in graph.operators if each.phase == phase)
-    return sum(each.count * CALLS_WITHIN.get(each.name, 1) for each in own)
+    return sum(each.count * calls_within(each) for each in own)
 
 
 def own_calls(graph: OpGraph, phase: Phase) -> float:

@@ -37,12 +37,18 @@ SUMMED_PER_SM_S = 140e9 / 132
 SHORT_SORT = 4096
 """Up to so many elements one block sorts them in place, after a copy and a numbering."""
 SHORT_SORT_LAUNCHES = 3.0
+SHORT_SORT_CALLS = 4
+"""Calls to torch's dispatcher: a numbering, which is copied, the copy, and the sort itself."""
 SORT_PASSES = 8
 """CUB's, 8 bits of an int64 in each. It reads and writes keys and indices."""
 A_PASS_S = 6.2e-6
 """The least: 5.9 to 6.0 µs for 4,096 elements, 6.4 for 8,192."""
 SORT_LAUNCHES = 22.0
 """The passes, each with a fill, and the numbering, a histogram, its sums."""
+SORT_CALLS = 10
+"""The host's cost of these launches, in calls to torch's dispatcher: as much for each as in the gradient
+of indexing, whose 16 launches are priced as seven calls. In a trace of an H200's compiled step a launch took
+the host 7.2 µs, a fill 8.7, and a whole product 23.9."""
 PLACES_LAUNCHES = 16.0
 """The gradient of indexing makes one number of the indices of a place, by a remainder, a product and a
 quotient, and sorts these by as many bits as they have: 35 µs for 8,192 places and next to nothing to add."""
@@ -72,6 +78,13 @@ def row_time(name: str, operator: Operator, on: DeviceModel) -> tuple[float, flo
     elements = math.prod(operator.outputs[0].shape)
     elements_s = on.traffic.launch_s + elements / (on.n_sms * kernels.ELEMENTS_PER_SM_S)
     return max(kernels.SCATTERED * on.traffic.time_s(moved), elements_s), 1.0
+
+
+def calls_within(operator: Operator) -> int:
+    """Calls to torch's dispatcher that the host needs for one of the operator, its own included."""
+    if operator.name == "aten.sort":
+        return SHORT_SORT_CALLS if _is_short(operator) else SORT_CALLS
+    return kernels.CALLS_WITHIN.get(operator.name, 1)
 
 
 def _copies_rows(operator: Operator) -> bool:
@@ -117,13 +130,16 @@ def _added_at(operator: Operator, on: DeviceModel) -> tuple[float, float]:
 
 def _sort(operator: Operator, on: DeviceModel) -> tuple[float, float]:
     """One row."""
-    given = operator.inputs[0]
-    if given.shape[-1] <= SHORT_SORT:
+    if _is_short(operator):
         return SHORT_SORT_LAUNCHES * on.traffic.time_s(2 * operator.bytes_written), (
             SHORT_SORT_LAUNCHES
         )
     n_beside = SORT_LAUNCHES - 2 * SORT_PASSES
-    return _passes_s(given, on) + n_beside * on.traffic.launch_s, SORT_LAUNCHES
+    return _passes_s(operator.inputs[0], on) + n_beside * on.traffic.launch_s, SORT_LAUNCHES
+
+
+def _is_short(sort: Operator) -> bool:
+    return sort.inputs[0].shape[-1] <= SHORT_SORT
 
 
 def _passes_s(keys: Operand, on: DeviceModel) -> float:

@@ -18,7 +18,7 @@ from peakward.prediction.time.setting import Setting, of_case, of_compiled_modul
 from peakward.records.case import Case, ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
-from peakward.records.op_graph import READ_BY_HOST, ModuleCapture, Operator, OpGraph
+from peakward.records.op_graph import WAITS, ModuleCapture, Operator, OpGraph
 from peakward.records.prediction import OperatorTime, PhasePrediction, StepTime, Waits
 
 # The time of a step from what the host and the device each need: who waits for whom.
@@ -191,7 +191,7 @@ def _phases(timed: Iterable[_Timed], units: Units, on: DeviceModel) -> tuple[Pha
         assert found.device_s is not None
         device_s[operator.phase] += operator.count * found.device_s
         n_launches[operator.phase] += operator.count * found.n_launches
-        n_waits[operator.phase] += operator.count if _is_read_by_host(operator) else 0
+        n_waits[operator.phase] += operator.count if _waits(operator) else 0
     return tuple(
         PhasePrediction(
             phase=phase,
@@ -220,7 +220,7 @@ def _stretches(timed: Sequence[_Timed], phase: PhasePrediction) -> Iterator[Stre
         yield Stretch(n_launches=1, host_s=before_s, device_s=0.0)
     for run in _runs(own):
         share = sum(operator.count for operator, _ in run) / n_calls
-        waits = [i for i, (operator, _) in enumerate(run) if _is_read_by_host(operator)]
+        waits = [i for i, (operator, _) in enumerate(run) if _waits(operator)]
         yield Stretch(
             n_launches=max(1, math.ceil(sum(op.count * each.n_launches for op, each in run))),
             host_s=share * host_s,
@@ -237,10 +237,10 @@ def _runs(own: Sequence[_Timed]) -> Iterator[Sequence[_Timed]]:
     return filter(None, (own[:begin], own[begin:end], own[end:]))
 
 
-def _is_read_by_host(operator: Operator) -> bool:
-    """A read of a scalar; and a copy of integers into the same type, which goes to another device: where each
-    expert's rows end."""
-    if operator.name == READ_BY_HOST:
+def _waits(operator: Operator) -> bool:
+    """A copy between host and device; and one of integers into the same type, which goes to the host: where
+    each expert's rows end."""
+    if operator.name in WAITS:
         return True
     given, made = operator.inputs, operator.outputs
     return operator.name == "aten._to_copy" and given == made and given[0].dtype == INT32

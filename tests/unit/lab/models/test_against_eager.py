@@ -59,7 +59,7 @@ def eager(module, given):
         if not seen:
             module(**given).loss.backward()
             continue
-        with AsOnCuda((9, 0)), line, recorder, reads:
+        with AsOnCuda((9, 0), recorder.keep_copy), line, recorder, reads:
             line.claim("parameters", module.parameters())
             line.claim("inputs", given.values())
             recorder.mark("forward")

@@ -332,3 +332,15 @@ def test_a_repeated_tensor_costs_the_host_more_than_a_sum():
     )
     assert repeated - added == pytest.approx(4 * OPERATOR)
     assert stacked - added == pytest.approx(OPERATOR)
+
+
+@pytest.mark.parametrize(("n", "n_calls"), [(4096, 4), (4097, 10)])
+def test_a_sort_costs_the_host_by_what_carries_it_out(n, n_calls):
+    """One block in place, or CUB's passes, which are launched one by one."""
+
+    class Sorted(nn.Module):
+        def forward(self, x):
+            return torch.sort(x).values
+
+    found = capture_module(Sorted(), (torch.zeros(n, dtype=torch.int64),))
+    assert module_calls(found, "forward") == pytest.approx(n_calls * OPERATOR)

@@ -318,6 +318,29 @@ def test_a_read_of_a_value_makes_the_host_wait():
     assert [each.n_waits for each in found.phases] == [1]
 
 
+def test_a_number_that_is_copied_to_the_device_makes_the_host_wait():
+    """As where a mask is made: the host waits for the head of the step before, and the device then for the
+    next launch. A number that is made on the device costs the host as much and holds nothing up."""
+
+    class Masked(torch.nn.Module):
+        def __init__(self, make):
+            super().__init__()
+            self.make, self.head = make, torch.nn.Linear(64, 1 << 16)
+
+        def forward(self, x):
+            return self.head(x * self.make(x.device))
+
+    waiting, free = (
+        module_time(capture_module(Masked(make), (torch.empty(4096, 64),)), device())
+        for make in (lambda on: torch.tensor(1.0, device=on), lambda on: torch.ones((), device=on))
+    )
+    (held_up,), (phase,) = waiting.phases, free.phases
+    assert (held_up.n_waits, phase.n_waits) == (1, 0)
+    assert held_up.host_s == pytest.approx(phase.host_s)
+    between_s = phase.host_s / phase.n_launches
+    assert waiting.step_s.estimate - free.step_s.estimate == pytest.approx(between_s, rel=0.01)
+
+
 @pytest.mark.parametrize("compile_", ["none", "default"])
 def test_a_slower_thread_of_the_backward_pass_costs_what_it_issues_and_nothing_else(compile_):
     """Of a step that the host bounds."""

@@ -31,9 +31,9 @@ _POINTWISE = _names(
     elu elu_backward embedding eq erf erfc erfinv exp exp2 expand_copy expm1 fill flip floor
     floor_divide fmax fmin fmod frac full full_like gather ge gelu gelu_backward glu gt
     hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward
-    index index_select isfinite isinf isnan le leaky_relu leaky_relu_backward lerp log log10
-    log1p log2 log_sigmoid_backward log_sigmoid_forward logical_and logical_not logical_or
-    logical_xor logit lt masked_fill maximum minimum mish mul native_dropout_backward ne neg
+    index index_select isfinite isinf isnan le leaky_relu leaky_relu_backward lerp lift_fresh
+    log log10 log1p log2 log_sigmoid_backward log_sigmoid_forward logical_and logical_not
+    logical_or logical_xor logit lt masked_fill maximum minimum mish mul native_dropout_backward ne neg
     new_full new_ones new_zeros nll_loss_backward ones ones_like polar pow prelu rand rand_like
     randn randn_like reciprocal relu remainder repeat roll round rsqrt rsub scalar_tensor
     select_backward sgn sigmoid sigmoid_backward sign silu silu_backward sin sinh slice_backward

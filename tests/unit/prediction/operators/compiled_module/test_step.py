@@ -10,6 +10,7 @@ from torch import nn
 from peakward.lab.models.given_module import repeated_blocks
 from peakward.lab.models.module_capture import capture_module
 from peakward.prediction.operators.compiled_module.step import compiled_step
+from peakward.records.op_graph import WAITS
 
 
 class Block(nn.Module):
@@ -258,3 +259,27 @@ def test_what_is_written_by_parts_is_one_kernel_s_whole_result():
     (kernel,) = [x for x in compiled_step(found).graph.operators if x.fused]
     assert (kernel.bytes_written, kernel.bytes_read) == (64 * 512 * 4, 2 * 64 * 256 * 4)
     assert kernel.count == len(blocks)
+
+
+def test_a_number_in_compiled_code_is_a_constant():
+    """Eagerly it is copied to the device; a compiler knows it, and its kernels are those of one that is made
+    there."""
+
+    class Scaled(nn.Module):
+        def __init__(self, make):
+            super().__init__()
+            self.make = make
+
+        def forward(self, x):
+            return (x * self.make(x.device)).relu()
+
+    def launched(make):
+        module = Scaled(make)
+        found = capture_module(module, (torch.zeros(64, 64),), compiled=[module])
+        return compiled_step(found)
+
+    copied = launched(lambda on: torch.tensor(2.0, device=on))
+    made = launched(lambda on: torch.full((), 2.0, device=on))
+    assert not {each.name for each in copied.graph.operators} & WAITS
+    assert copied.n_launched == made.n_launched == {"forward": 1}
+    assert copied.n_graphs == made.n_graphs
