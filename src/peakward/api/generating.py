@@ -16,7 +16,10 @@ from peakward.levers.decode_step import CHECKED as FUSED_WITH_GUESSES
 from peakward.levers.decode_step import MOST_TOKENS as FUSED_TOKENS
 from peakward.levers.weights import CALIBRATED, TEXT
 from peakward.models import presets
+from peakward.prediction.time.device_model import device_model
+from peakward.prediction.time.step import step_time
 from peakward.records import check
+from peakward.records.calibration import Calibration
 from peakward.records.case import (
     Configuration,
     DeviceType,
@@ -24,6 +27,7 @@ from peakward.records.case import (
     StoredWeights,
     Workload,
 )
+from peakward.records.device import Device
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.generation import (
     PRECISION,
@@ -36,7 +40,7 @@ from peakward.records.generation import (
     Sampling,
     Serving,
 )
-from peakward.records.measurement import Environment
+from peakward.records.measurement import Environment, Interval
 from peakward.records.model_shape import ModelShape
 
 MOST_TOKENS = 2**20
@@ -123,7 +127,7 @@ def generate(
     machine = this_machine(device)
     asked = settings_here(machine, **named)
     here = machine.environment
-    bandwidth = _bandwidth(here, place)
+    calibration = _calibration(here, place)
     from peakward.lab.inference.text import continued
 
     found = continued(
@@ -137,7 +141,9 @@ def generate(
         not_fused=partial(not_fused, machine, asked=asked, n_rows=len(prompts), guesses=at_once),
         environment=here,
     )
-    return _beside(found, bandwidth)
+    board = devices.match(here.device_name, here.device_memory_bytes)
+    known = replace(found, predicted_step_s=predicted_step_s(found, asked, calibration, board))
+    return _beside(known, _bandwidth(calibration, board))
 
 
 def _named(
@@ -354,20 +360,56 @@ def _text(prompt: object) -> str:
     return text
 
 
-def _bandwidth(here: Environment, db: Path) -> Bandwidth | None:
-    """The bandwidth of this machine, from a stored calibration, else from its device's datasheet."""
-    calibration = None
-    if db.exists():
-        from peakward.store.database import Store
+def _calibration(here: Environment, db: Path) -> Calibration | None:
+    if not db.exists():
+        return None
+    from peakward.store.database import Store
 
-        with Store.open_read_only(db) as store:
-            calibration = store.calibration(here.key)
-    device = devices.match(here.device_name, here.device_memory_bytes)
+    with Store.open_read_only(db) as store:
+        return store.calibration(here.key)
+
+
+def _bandwidth(calibration: Calibration | None, device: Device | None) -> Bandwidth | None:
+    """The bandwidth of this machine, from a stored calibration, else from its device's datasheet."""
     if calibration is not None:
         return Bandwidth(bytes_per_s=calibration.copy_bytes_per_s, source="calibrated")
     if device is not None:
         return Bandwidth(bytes_per_s=device.bytes_per_s.value, source="datasheet")
     return None
+
+
+def predicted_step_s(
+    found: Generation,
+    asked: GenerationSettings,
+    calibration: Calibration | None,
+    device: Device | None,
+) -> Interval | None:
+    """See `Generation.predicted_step_s`."""
+    on_gpu = found.environment.device_type == "cuda"
+    if not on_gpu or device is None or found.shape is None or found.guesses or not found.n_steps:
+        return None
+    rows = found.continuations
+    before = sum(each.n_prompt_tokens for each in rows) / len(rows)
+    case = ModelCase(
+        model=found.shape,
+        workload=Workload(
+            batch_size=len(rows), seq_len=round(before + found.n_steps / 2) + 1, pass_="decode"
+        ),
+        configuration=Configuration(
+            precision=asked.precision,
+            attention="flash-decode",
+            cuda_graphs=bool(found.captured),
+            weights=asked.weights,
+            kv_cache=asked.kv_cache,
+            more=(("decode_step", "fused"),) if found.decode_step == "fused" else (),
+        ),
+        device="cuda",
+    )
+    try:
+        on = device_model(calibration, device, host_is_known=calibration is not None)
+        return step_time(case, on).step_s
+    except PeakwardError:
+        return None
 
 
 def _beside(found: Generation, on: Bandwidth | None) -> Generation:

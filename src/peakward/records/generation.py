@@ -6,7 +6,7 @@ import msgspec
 
 from peakward.records.case import DeviceType, StoredWeights
 from peakward.records.case import Source as Text
-from peakward.records.measurement import Environment
+from peakward.records.measurement import Environment, Interval
 from peakward.records.model_shape import ModelShape
 from peakward.records.prediction import Source
 from peakward.records.result import Result
@@ -136,6 +136,10 @@ class Generation(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     bandwidth_share: float | None
     """`bytes_per_step` over the time of a step, as a share of the bandwidth; None where that is not known, or
     no step was made."""
+    predicted_step_s: Interval | None = None
+    """The time of a step behind the mean of its positions as `peakward plan` predicts it, by the calibration
+    or the datasheet that the bandwidth is of, without the choice of a token. None on a CPU, beside guesses,
+    of a model that transformers computes, and where a setting is not predicted."""
 
 
 class Batched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -28,7 +28,7 @@ from peakward.report.document import (
     Section,
     TableBlock,
 )
-from peakward.report.format import format_cell
+from peakward.report.format import format_cell, format_spread
 
 NOT_COMPUTED = "not computed"
 JOINERS = ("\u200c", "\u200d")
@@ -99,9 +99,19 @@ def _figures(found: Generation) -> Figures:
                 else format_cell(found.tokens_per_s, "tokens_per_s"),
                 detail=f"{found.n_steps:,} steps in {format_cell(found.decode_s, 's')}",
             ),
+            *_beside_prediction(found),
             Figure(name="share of bandwidth", value=share, detail=_basis(found)),
         )
     )
+
+
+def _beside_prediction(found: Generation) -> tuple[Figure, ...]:
+    """A step as it was predicted; nothing where it was not."""
+    if (told := found.predicted_step_s) is None:
+        return ()
+    step = format_cell(found.decode_s / found.n_steps, "s")
+    predicted = f"predicted {format_spread(told, 's')}, without the choice of a token"
+    return (Figure(name="a step", value=step, detail=predicted),)
 
 
 def _basis(found: Generation) -> str:
