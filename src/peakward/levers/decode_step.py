@@ -56,8 +56,8 @@ def model_obstacle(shape: ModelShape, weights: StoredWeights) -> str | None:
 
 
 def guesses_obstacle(weights: StoredWeights, kv_cache: KeptCache) -> str | None:
-    """Why the fused step does not take several new tokens of a sequence, a text's next one and its guesses, or
-    None where it does."""
+    """Why the fused step does not take several new tokens of a sequence (a text's next one and its guesses),
+    or None where it does."""
     return _first_unmet(
         {
             f"{' or '.join(sorted(CHECKED))} weights beside guesses: of others it is not measured to be "
