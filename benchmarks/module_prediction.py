@@ -1,7 +1,7 @@
 """How well steps of models are predicted that prediction was not made from: a grid over transformers.
 
     python benchmarks/module_prediction.py --grid blind --budget-s 270 --out module_prediction.json
-    python benchmarks/module_prediction.py --grid blind --trial --out trial.json    # no GPU, minutes
+    python benchmarks/module_prediction.py --grid blind --trial --device h200-141 --out trial.json    # no GPU
     python benchmarks/module_prediction.py --grid blind --device h200-141 --foresee --out told.json
     python benchmarks/module_prediction.py --again module_prediction.json --out again.json
     python benchmarks/module_prediction.py --cases module_prediction.json --out measured_again.json

@@ -24,7 +24,10 @@ def llama_like(hidden: int, layers: int, heads: int, kv: int, ff: int, **more: A
     }
 
 
-POSITIONS = {"n_positions": ("gpt2", "gptj", "gpt_bigcode", "codegen"), "max_seq_len": ("mpt",)}
+POSITIONS = {
+    "n_positions": ("gpt2", "gptj", "gpt_bigcode", "codegen", "ctrl"),
+    "max_seq_len": ("mpt",),
+}
 """Names of the longest sequence, where it is not max_position_embeddings."""
 
 

@@ -48,6 +48,24 @@ def assert_near(got, exact, most):
     assert float((got.double() - exact).norm() / exact.norm()) < most
 
 
+@pytest.mark.parametrize("n_pairs", [1, 8, 12, 32, 128, 600])
+def test_a_piece_of_attention_has_one_block_where_so_few_programs_can_have_all(n_pairs):
+    """Whatever the capacity: that of a text is seldom a power of two. A piece is of whole sixteens."""
+    for capacity in range(1, 20_000, 7):
+        split = settings.split_for(n_pairs=n_pairs, capacity=capacity, n_multiprocessors=132)
+        assert split.splits in (1, 2, 4, 8, 16, 32)
+        piece = 16 * -(-capacity // split.splits // 16)
+        n_programs = n_pairs * split.splits
+        if split.stages == 1:
+            assert piece <= split.block
+            assert split.splits == 1 or n_programs <= 2 * 132
+            assert split.splits == 1 or piece > split.block // 4
+        else:
+            assert split.splits == 1 or n_programs <= 4 * 132
+            # Twice as many pieces would be too many.
+            assert split.splits == 32 or 2 * n_programs > 4 * 132
+
+
 @pytest.mark.parametrize(
     ("format_", "n", "k"), [("dense", 50, 130), ("int8", 37, 132), ("int4", 40, 384)]
 )

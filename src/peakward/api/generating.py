@@ -12,8 +12,8 @@ from peakward.api.machine import Machine, case_obstacle, this_machine
 from peakward.api.session import DB
 from peakward.hardware import devices
 from peakward.levers.catalogue import setting_obstacle, with_settings
-from peakward.levers.decode_step import CHECKED as FUSED_WITH_GUESSES
 from peakward.levers.decode_step import MOST_TOKENS as FUSED_TOKENS
+from peakward.levers.decode_step import guesses_obstacle
 from peakward.levers.weights import CALIBRATED, TEXT
 from peakward.models import presets
 from peakward.prediction.time.device_model import device_model
@@ -96,9 +96,9 @@ def generate(
         calibration_text: what calibrated weights are rounded on: a name ("python-topics", the default, on
             which `run` judges its levers too; "kjv", "shakespeare"), a file in UTF-8 or a folder.
         decode_step: "fused": a step in five of Peakward's own kernels a layer, for one prompt and up to 16
-            tokens at once (its next one and the guesses), or for up to four prompts without guesses, beside
-            quantised weights for one prompt without guesses, in bf16 on an NVIDIA GPU of compute capability
-            9.0 and more; refused where it cannot be taken.
+            tokens at once (its next one and the guesses), or for up to four prompts without guesses; with a
+            cache in int8 without guesses, beside quantised weights for one prompt without guesses. In bf16 on
+            an NVIDIA GPU of compute capability 9.0 and more; refused where it cannot be taken.
             "separate": the model's operators. "auto": fused where it can be, and the record says why not
             elsewhere (`not_fused`).
         kv_cache: "static": keys and values in the type of weights; "int8": in a byte an element, which rounds
@@ -244,11 +244,8 @@ def not_fused(
         )
     if guesses and n_rows > 1:
         return f"decode-step fused is measured with guesses for one text at once, got {n_rows}"
-    if guesses and asked.weights not in FUSED_WITH_GUESSES:
-        return (
-            "decode-step fused is measured with guesses beside weights "
-            f"{' or '.join(sorted(FUSED_WITH_GUESSES))}, got {asked.weights}"
-        )
+    if guesses and (reason := guesses_obstacle(asked.weights, asked.kv_cache)) is not None:
+        return reason
     if machine.device == "cuda" and machine.environment.cuda is None:
         return "decode-step fused needs a GPU by NVIDIA"
     case = _case(shape, machine, asked, n_rows=n_rows)

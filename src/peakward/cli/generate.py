@@ -53,9 +53,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     to the model's own texts before the first token. Else another model with the same tokens."""
     decode_step: Annotated[str, option("STEP", "auto")] = "auto"
     """auto, fused or separate. fused: five of Peakward's own kernels a layer, for one text and up to 16
-    tokens at once (its next one and the guesses), or for up to four texts without guesses, on an NVIDIA GPU
-    (compute capability 9.0 and more). separate: the model's operators. auto: fused where it can be taken;
-    elsewhere the report says why not."""
+    tokens at once (its next one and the guesses), or for up to four texts without guesses, in bf16 on an
+    NVIDIA GPU (compute capability 9.0 and more); with --kv-cache int8 without guesses, with --weights in
+    fewer bits for one text without guesses. separate: the model's operators. auto: fused where it can be
+    taken; elsewhere the report says why not."""
     kv_cache: Annotated[str, option("NAME", "static")] = "static"
     """static: keys and values in the type of weights; int8: in a byte an element, which rounds them and takes
     half the memory of bf16."""

@@ -2,7 +2,7 @@
 
 from peakward.levers.axis import Axis, CodeHint, ComputeCapability, KernelSpeed, not_seen
 from peakward.levers.weights import INT4_GROUP, QUANTISED
-from peakward.records.case import ConfiguredCase, ModelCase, StoredWeights
+from peakward.records.case import ConfiguredCase, KeptCache, ModelCase, StoredWeights
 from peakward.records.lever import Lever
 from peakward.records.model_shape import ModelShape
 
@@ -76,6 +76,21 @@ def model_obstacle(shape: ModelShape, weights: StoredWeights) -> str | None:
             ),
             f"a scale for {INT4_GROUP} inputs": (group in (None, INT4_GROUP), f"weights {weights}"),
             "an even head_dim": (shape.head_dim % 2 == 0, shape.head_dim),
+        }
+    )
+
+
+def guesses_obstacle(weights: StoredWeights, kv_cache: KeptCache) -> str | None:
+    """Why the fused step does not take several new tokens of a sequence (a text's next one and its guesses),
+    or None where it does."""
+    return _first_unmet(
+        {
+            f"{' or '.join(sorted(CHECKED))} weights beside guesses: of others it is not measured to be "
+            "faster": (weights in CHECKED, f"weights {weights}"),
+            "keys and values in the compute type beside guesses: in others it is not measured to be faster": (
+                kv_cache == "static",
+                f"kv-cache {kv_cache}",
+            ),
         }
     )
 

@@ -346,9 +346,12 @@ def test_what_the_fused_step_is_taken_for():
     for weights in ("int8", "int4:128", "int4:128-calibrated"):
         assert told(how=replace(ON_GPU, weights=weights)) is None
         assert "at most 1 beside" in told(how=replace(ON_GPU, weights=weights), n_rows=2)
-        assert f"with guesses beside weights dense, got {weights}" in told(
-            how=replace(ON_GPU, weights=weights), guesses=2
-        )
+        of_guesses = told(how=replace(ON_GPU, weights=weights), guesses=2)
+        assert "needs dense weights beside guesses" in of_guesses
+        assert of_guesses.endswith(f"got weights {weights}")
+    of_guesses = told(how=in_int8, guesses=2)
+    assert "needs keys and values in the compute type beside guesses" in of_guesses
+    assert of_guesses.endswith("got kv-cache int8")
     assert "needs a scale for 128 inputs" in told(how=replace(ON_GPU, weights="int4:32-calibrated"))
     assert "needs the precision bf16, got fp32" in told(how=replace(ON_GPU, precision="fp32"))
     assert told(tied_head=True, n_kv_heads=3, qkv_bias=True, d_model=576) is None

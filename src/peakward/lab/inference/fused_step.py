@@ -24,7 +24,7 @@ from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.inference.storage import Storage
 from peakward.lab.models.decoder import Block, Decoder
 from peakward.lab.models.layers import KINDS
-from peakward.levers.decode_step import CHECKED, MOST_TOKENS, model_obstacle
+from peakward.levers.decode_step import MOST_TOKENS, guesses_obstacle, model_obstacle
 from peakward.records.case import StoredWeights
 from peakward.records.errors import PeakwardError
 from peakward.records.generation import Sampling
@@ -90,8 +90,8 @@ class FusedStep:
 
 class FusedDecoder(nn.Module):
     """A decoder of which a pass of up to 16 tokens in all behind those of a cache is a fused step; prompts,
-    passes of more tokens, and those of several of a sequence beside weights that are not `CHECKED` or on a
-    cache in int8, go through its modules. It is called as the decoder is, and is for one cache.
+    passes of more tokens, and those of several of a sequence that `guesses_obstacle` is against, go through
+    its modules. It is called as the decoder is, and is for one cache.
 
     The step reads its positions on the device, so that one captured step serves every length.
 
@@ -106,8 +106,10 @@ class FusedDecoder(nn.Module):
     def __init__(self, model: Decoder, cache: ContiguousCache | PagedCache) -> None:
         super().__init__()
         self.model, self._cache = model, cache
-        is_checked = _stored(model) in CHECKED and cache.storage.k_scale is None
-        self._most = MOST_TOKENS if is_checked else len(cache.lengths)
+        obstacle = guesses_obstacle(
+            _stored(model), "static" if cache.storage.k_scale is None else "int8"
+        )
+        self._most = MOST_TOKENS if obstacle is None else len(cache.lengths)
         self._steps: dict[int, FusedStep] = {}
         self.step(1)
 

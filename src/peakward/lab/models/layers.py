@@ -192,7 +192,7 @@ KINDS: dict[StoredWeights, type[QuantisedLinear]] = {
     "int4:32-calibrated": Int4By32Linear,
 }
 """The layer of each form. It rounds the random numbers that it is given to nearest; calibrated weights of the
-same form are made where a real model is read (`lab/quality/weights.py`)."""
+same form are made where a real model is read (`lab/inference/quantised.py`)."""
 
 
 def apply_quantised(blocks: nn.Module, weights: StoredWeights) -> None:

@@ -10,7 +10,7 @@ Factors = tuple[float, float]
 """Factors of a predicted time, between which nine in ten measured times lie."""
 DEVICE: dict[Source, Factors] = {"calibrated": (0.95, 1.11), "datasheet": (0.77, 1.30)}
 """The factors of a step that the device bounds. Calibrated: intervals hold 186 of 197 cases on an H200
-(`2026-11-28-h200-accuracy`); factors fitted without a model hold 88 in a hundred of that model's. On an H100,
+(`2026-11-28-h200-accuracy`); factors fitted without a model hold 89 in a hundred of that model's. On an H100,
 which they had not seen, 77 of 82 (`2026-11-28-h100-accuracy`)."""
 HOST: dict[bool, Factors] = {True: (0.78, 1.95), False: (0.43, 2.3)}
 """The factors of a step that the host bounds, by whether a call was timed on it. Timed: 60 of 62 cases and 51

@@ -161,7 +161,7 @@ def graph_time(
 
 BETWEEN_S = 0.2e-6
 """Between two kernels of a step on the device, beyond what one takes that follows itself, as those that a
-calibration times do. Told without it, steps that the device bounds took 2.6% more than was told on an H200 in
+calibration times do. Told without it, steps that the device bounds took 2.5% more than was told on an H200 in
 the median, and `2.7B`'s decode as one graph, whose 962 kernels are mostly short, 7% or 0.29 µs a kernel. In a
 graph nothing was seen where one of both is more than its launch: the next launch is over by then."""
 

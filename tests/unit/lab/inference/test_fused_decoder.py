@@ -18,7 +18,7 @@ from peakward.lab.models import decoder
 from peakward.lab.models.layers import QuantisedLinear
 from peakward.records.errors import PeakwardError
 from peakward.records.generation import Sampling
-from tiers import in_full
+from tiers import in_full, rows_in_full
 
 pytest.importorskip("triton")
 from peakward.kernels.ops.decode_step.triton import launch, launch_several
@@ -199,11 +199,13 @@ def test_a_distilled_draft_goes_through_its_modules(make):
     assert passes.count("draft") == 1 + 2 * guessing.n_steps
 
 
-@pytest.mark.full
-def test_guesses_beside_quantised_weights_go_through_the_modules(make):
+@pytest.mark.parametrize(
+    ("name", "stored"), [*rows_in_full([("int8", None)]), ("as real ones", torch.int8)]
+)
+def test_guesses_beside_fewer_bits_go_through_the_modules(name, stored, make):
     """There a fused step of several tokens is not measured to be faster; one of a single token is taken."""
-    model, passes = make(**MODELS["int8"]), []
-    cache = cache_of(model)
+    model, passes = make(**MODELS[name]), []
+    cache = cache_of(model, stored=stored)
     fused = FusedDecoder(model, cache)
     guessing = Speculation(
         fused, cache, NGrams(), n_guessed=2, by=Sampling(), most_new_tokens=N_NEW
@@ -211,7 +213,7 @@ def test_guesses_beside_quantised_weights_go_through_the_modules(make):
     model.register_forward_hook(lambda module, given, made: passes.append(made.shape[1]))
     texts = generate(guessing, PROMPTS[1:]).tokens
     assert passes[1:] == [3] * guessing.n_steps
-    plain = Decoding(model, cache_of(model), by=Sampling(), most_new_tokens=N_NEW)
+    plain = Decoding(model, cache_of(model, stored=stored), by=Sampling(), most_new_tokens=N_NEW)
     assert texts == generate(plain, PROMPTS[1:]).tokens
 
 

@@ -143,8 +143,8 @@ def rows_cut_for(*, n: int, k: int, per_word: int) -> RowsCut:
 def split_for(
     *, n_pairs: int, capacity: int, n_multiprocessors: int, narrow: bool = False
 ) -> Split:
-    """Two programs of a multiprocessor at most where each has one block of keys; where each has more, four,
-    with the next blocks on their way.
+    """Two programs of a multiprocessor at most where each then has one block of keys; where each would have
+    more, four, with the next blocks on their way.
 
     µs of a step of `2.7B` with int4 weights on an H200, by the first form and by the second: behind 4,096
     positions 1,621 and 1,579 in bf16, 1,630 and 1,431 in int8, behind 16,384
@@ -156,12 +156,11 @@ def split_for(
         capacity: the most positions of a sequence.
         narrow: whether the cache holds a byte an element.
     """
-    splits = _splits(2 * n_multiprocessors // n_pairs, capacity // 128)
-    block, stages = (128, 1) if capacity // splits > 64 else (64, 1)
-    if capacity // splits > 128:
-        splits = _splits(4 * n_multiprocessors // n_pairs, capacity // 64)
+    splits, stages = triton.next_power_of_2(triton.cdiv(capacity, 128)), 1
+    block = 128 if capacity > 64 else 64
+    if splits > _most(2 * n_multiprocessors // n_pairs):
         # Of three blocks in 16 bits on their way only three programs' would fit.
-        block, stages = 64, 3 if narrow else 2
+        splits, block, stages = _most(4 * n_multiprocessors // n_pairs), 64, 3 if narrow else 2
     return Split(
         splits=splits,
         block=block,
@@ -170,6 +169,6 @@ def split_for(
     )
 
 
-def _splits(*most: int) -> int:
-    """The largest power of two up to each of these and 32."""
-    return 1 << max(1, min(*most, 32)).bit_length() - 1
+def _most(n_programs: int) -> int:
+    """The pieces of a pair that so many programs can have: a power of two, and 32 at most."""
+    return 1 << max(1, min(n_programs, 32)).bit_length() - 1
