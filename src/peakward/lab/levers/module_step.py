@@ -170,7 +170,7 @@ def place(module: nn.Module, device: str, dtype: torch.dtype, *, keeps_buffers: 
     leave their real parts alone, which is another model.
     """
     if not (keeps_buffers and dtype.itemsize < 4):
-        module._apply(lambda each: each.to(device, held_beside(each, dtype)))
+        module._apply(lambda each: each.to(device, _held(each, dtype)))
         return
     module.to(device)
     for each in module.parameters():
@@ -178,8 +178,12 @@ def place(module: nn.Module, device: str, dtype: torch.dtype, *, keeps_buffers: 
             each.data = each.data.to(dtype)
 
 
-def held_beside(each: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """The type of a tensor in a module whose floats are in `dtype`."""
+def widened(tensor: Tensor) -> Tensor:
+    """Floats in fp64, complex numbers in complex128, all else as it is."""
+    return tensor.to(_held(tensor, torch.float64))
+
+
+def _held(each: Tensor, dtype: torch.dtype) -> torch.dtype:
     if each.is_complex():
         return torch.complex128 if dtype == torch.float64 else each.dtype
     return dtype if each.is_floating_point() else each.dtype

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map_only
 from peakward.lab.levers import precision as casts
 from peakward.lab.levers.fp8_layers import choose_at_first_call, rounded_by_torch
 from peakward.lab.levers.in_place import Applied, Live
-from peakward.lab.levers.module_step import held_beside, place
+from peakward.lab.levers.module_step import place, widened
 from peakward.lab.levers.whole_step import WholeStep
 from peakward.lab.levers.whole_step import copied as copied_batch
 from peakward.lab.models.copies import copied
@@ -265,11 +265,7 @@ class Certifier:
         try:
             model = copied(self._live.model)
             place(model, self._live.device, torch.float64, keeps_buffers=False)
-            batch = tree_map_only(
-                Tensor,
-                lambda each: each.to(held_beside(each, torch.float64)),
-                self._batch,
-            )
+            batch = tree_map_only(Tensor, widened, self._batch)
             live = Live(model=model)
             step = WholeStep(live, self._loss)
             with self._base(), fp32_matmuls("fp32"), InDouble():  # For the random states.
@@ -312,13 +308,13 @@ class _Twin:
     """An optimizer in fp64 on the host, with the plain form of its update, beside one that steps."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, named: dict[str, nn.Parameter]) -> None:
-        self._before = {name: nn.Parameter(_wide(each)) for name, each in named.items()}
+        self._before = {name: nn.Parameter(widened(_on_host(each))) for name, each in named.items()}
         memo: dict[int, Any] = {id(each): self._before[name] for name, each in named.items()}
         for state in optimizer.state.values():
             for value in state.values():
                 if isinstance(value, Tensor):
                     # A count of steps has no dimensions.
-                    memo[id(value)] = _wide(value) if value.dim() else _on_host(value)
+                    memo[id(value)] = widened(_on_host(value)) if value.dim() else _on_host(value)
         self._optimizer = copy.deepcopy(optimizer, memo)
         for group in self._optimizer.param_groups:
             group.update({flag: False for flag in FORMS if flag in group})
@@ -327,13 +323,13 @@ class _Twin:
         """Makes the update of the gradients that the parameters hold, and compares."""
         start = {name: each.detach().clone() for name, each in self._before.items()}
         for name, each in named.items():
-            self._before[name].grad = None if each.grad is None else _wide(each.grad)
+            self._before[name].grad = None if each.grad is None else widened(_on_host(each.grad))
         self._optimizer.step()
         found = {}
         for name, each in named.items():
             after = self._before[name].detach()
             found[name] = Update(
-                apart=float((_wide(each) - after).norm()),
+                apart=float((widened(_on_host(each)) - after).norm()),
                 size=float((after - start[name]).norm()),
                 parameter=float(start[name].norm()),
                 roundoff=torch.finfo(each.dtype).eps / 2,
@@ -343,11 +339,6 @@ class _Twin:
 
 def _on_host(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    found = _on_host(tensor)
-    return found.to(held_beside(found, torch.float64))
 
 
 def _several(n: int) -> float:
