@@ -306,7 +306,7 @@ def unseen(case: ModuleCase) -> str | None:
     work = case.workload
     if work.accumulate != 1:
         return f"{work.accumulate} micro-batches are not seen by operators: a capture runs one"
-    return f"{work.pass_} is no pass of any module: take forward" if work.caches else None
+    return f"pass {work.pass_} is none that a module has: take forward" if work.caches else None
 
 
 def setting_obstacle(

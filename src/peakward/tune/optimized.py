@@ -313,7 +313,7 @@ def _nothing(report: Study) -> str:
     if not names:
         return NOT_FASTER
     return (
-        f"The budget ended before {', '.join(names)} could be judged: the model is as it was. Give a larger "
+        f"The budget was too short to judge {', '.join(names)}: the model is as it was. Give a larger "
         "budget, or fewer levers."
     )
 

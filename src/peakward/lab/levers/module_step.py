@@ -164,14 +164,29 @@ def expect_said(case: ModuleCase, dtype: torch.dtype) -> None:
 
 
 def place(module: nn.Module, device: str, dtype: torch.dtype, *, keeps_buffers: bool) -> None:
-    """Move the module, in place, and cast its floats; to 16 bits its parameters alone, if it asks so."""
+    """Move the module, in place, and cast its floats; to 16 bits its parameters alone, if it asks so.
+
+    Complex numbers stay as they are, and beside fp64 become complex128: torch's `module.to(dtype)` would
+    leave their real parts alone, which is another model.
+    """
     if not (keeps_buffers and dtype.itemsize < 4):
-        module.to(device, dtype)
+        module._apply(lambda each: each.to(device, _held(each, dtype)))
         return
     module.to(device)
     for each in module.parameters():
         if each.is_floating_point():
             each.data = each.data.to(dtype)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Floats in fp64, complex numbers in complex128, all else as it is."""
+    return tensor.to(_held(tensor, torch.float64))
+
+
+def _held(each: Tensor, dtype: torch.dtype) -> torch.dtype:
+    if each.is_complex():
+        return torch.complex128 if dtype == torch.float64 else each.dtype
+    return dtype if each.is_floating_point() else each.dtype
 
 
 Batch = Sequence[Tensor]

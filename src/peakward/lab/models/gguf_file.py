@@ -100,7 +100,7 @@ class _Reader:
     def whole(self) -> GgufFile:
         if self._taken(4) != MAGIC:
             raise PeakwardError(
-                f"expected a .gguf file, got {self.path.name}, which does not begin as one"
+                f"expected a .gguf file, got {self.path.name}, which does not begin as one: download it again"
             )
         if (version := self._scalar("<I")) not in VERSIONS:
             raise PeakwardError(

@@ -22,12 +22,13 @@ from torch.utils._pytree import tree_map_only
 from peakward.lab.levers import precision as casts
 from peakward.lab.levers.fp8_layers import choose_at_first_call, rounded_by_torch
 from peakward.lab.levers.in_place import Applied, Live
+from peakward.lab.levers.module_step import place, widened
 from peakward.lab.levers.whole_step import WholeStep
 from peakward.lab.levers.whole_step import copied as copied_batch
 from peakward.lab.models.copies import copied
 from peakward.lab.numerics import windows
 from peakward.lab.numerics.beside import beside
-from peakward.lab.numerics.judge import LOSS_ROUNDOFF, UNIT_ROUNDOFF
+from peakward.lab.numerics.judge import LOSS_ROUNDOFF, UNIT_ROUNDOFF, in_double
 from peakward.lab.numerics.of_module import InDouble
 from peakward.lab.numerics.of_step import MOST_T, N_DRAWS, paired_t, random_states
 from peakward.lab.rewriting.rewriting import left_as_it_is
@@ -262,12 +263,9 @@ class Certifier:
     ) -> tuple[dict[Quantity, Tensor] | None, str | None]:
         """The oracle, or why there is none: it does not run, or computes another loss than `own`."""
         try:
-            model = copied(self._live.model).double()
-            batch = tree_map_only(
-                Tensor,
-                lambda each: each.double() if each.is_floating_point() else each,
-                self._batch,
-            )
+            model = copied(self._live.model)
+            place(model, self._live.device, torch.float64, keeps_buffers=False)
+            batch = tree_map_only(Tensor, widened, self._batch)
             live = Live(model=model)
             step = WholeStep(live, self._loss)
             with self._base(), fp32_matmuls("fp32"), InDouble():  # For the random states.
@@ -310,13 +308,13 @@ class _Twin:
     """An optimizer in fp64 on the host, with the plain form of its update, beside one that steps."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, named: dict[str, nn.Parameter]) -> None:
-        self._before = {name: nn.Parameter(_on_host(each).double()) for name, each in named.items()}
+        self._before = {name: nn.Parameter(widened(_on_host(each))) for name, each in named.items()}
         memo: dict[int, Any] = {id(each): self._before[name] for name, each in named.items()}
         for state in optimizer.state.values():
             for value in state.values():
                 if isinstance(value, Tensor):
-                    wide = value.is_floating_point() and value.dim()
-                    memo[id(value)] = _on_host(value).double() if wide else _on_host(value)
+                    # A count of steps has no dimensions.
+                    memo[id(value)] = widened(_on_host(value)) if value.dim() else _on_host(value)
         self._optimizer = copy.deepcopy(optimizer, memo)
         for group in self._optimizer.param_groups:
             group.update({flag: False for flag in FORMS if flag in group})
@@ -325,13 +323,13 @@ class _Twin:
         """Makes the update of the gradients that the parameters hold, and compares."""
         start = {name: each.detach().clone() for name, each in self._before.items()}
         for name, each in named.items():
-            self._before[name].grad = None if each.grad is None else _on_host(each.grad).double()
+            self._before[name].grad = None if each.grad is None else widened(_on_host(each.grad))
         self._optimizer.step()
         found = {}
         for name, each in named.items():
             after = self._before[name].detach()
             found[name] = Update(
-                apart=float((_on_host(each).double() - after).norm()),
+                apart=float((widened(_on_host(each)) - after).norm()),
                 size=float((after - start[name]).norm()),
                 parameter=float(start[name].norm()),
                 roundoff=torch.finfo(each.dtype).eps / 2,
@@ -362,7 +360,7 @@ def _noise(
 def _apart(found: Tensor | None, value: Tensor) -> float:
     if found is None or found.shape != value.shape:
         return math.inf
-    return float((found.double() - value.double()).norm())
+    return float((in_double(found) - in_double(value)).norm())
 
 
 def _errors(found: Numbers, reference: Reference, roundoff: float) -> tuple[NumericsError, ...]:
@@ -394,7 +392,7 @@ def _error(
 ) -> NumericsError:
     quantity, parameter = each
     value = reference.values[each]
-    size = float(value.double().norm())
+    size = float(in_double(value).norm())
     least = size * (max(roundoff, LOSS_ROUNDOFF) if quantity == "loss" else roundoff)
     noise = reference.noise[each]
     # What errs by more than itself is rounding alone.

@@ -278,12 +278,18 @@ def outputs(step: ConfiguredStep, n_trained: int | None = 0) -> Outputs:
     return found
 
 
+def in_double(values: Tensor) -> Tensor:
+    """The values as real numbers in fp64: of complex ones (..., 2), both parts."""
+    return (torch.view_as_real(values.resolve_conj()) if values.is_complex() else values).double()
+
+
 def distance(values: tuple[Tensor, ...], oracle: tuple[Tensor, ...]) -> float:
     """‖values − oracle‖ / ‖oracle‖ over all elements, in fp64."""
     squared = sum(
-        float((a.double() - b.double()).square().sum()) for a, b in zip(values, oracle, strict=True)
+        float((in_double(a) - in_double(b)).square().sum())
+        for a, b in zip(values, oracle, strict=True)
     )
-    norm = sum(float(b.double().square().sum()) for b in oracle)
+    norm = sum(float(in_double(b).square().sum()) for b in oracle)
     if norm == 0:
         return math.inf if squared else 0.0
     return math.sqrt(squared / norm)

@@ -115,8 +115,9 @@ def _expect_same(given: GivenModule, initial: tuple[Tensor, ...], source: str) -
 class InDouble(TorchDispatchMode):
     """Replaces every cast to a floating type by a cast to fp64, that of an operator on tensors too, as a sum
     in fp32. Values in fp64 stay so, and whole numbers are cast to it: transformers' rotation multiplies
-    positions with frequencies, and that product takes only one type. Grouped products, of the experts of a
-    mixture, are made group by group: torch's operator takes no fp64 (2.13)."""
+    positions with frequencies, and that product takes only one type. A cast to a complex type is one to
+    complex128. Grouped products, of the experts of a mixture, are made group by group: torch's operator takes
+    no fp64 (2.13)."""
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
@@ -125,6 +126,8 @@ class InDouble(TorchDispatchMode):
         wanted = kwargs.get("dtype")
         if wanted is not None and wanted.is_floating_point and args and isinstance(args[0], Tensor):
             kwargs["dtype"] = torch.float64
+        elif wanted is not None and wanted.is_complex:
+            kwargs["dtype"] = torch.complex128
         if func is _GROUPED and args[0].dtype == torch.float64:
             return _grouped(*args)
         return func(*args, **kwargs)

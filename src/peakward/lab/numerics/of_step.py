@@ -25,7 +25,7 @@ from peakward.lab.models.given_module import repeated_blocks
 from peakward.lab.models.snapshot import restored
 from peakward.lab.models.torch_settings import deterministic, kept_settings
 from peakward.lab.numerics import windows
-from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, distance
+from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, distance, in_double
 from peakward.lab.numerics.windows import Kept
 from peakward.levers import catalogue, loader
 from peakward.records.case import StepCase
@@ -260,7 +260,7 @@ class _Arms:
             for _ in range(N_DRAWS):
                 step.step()
                 loss = step.loss()
-                norms = (float(each.double().square().sum()) for each in gradients.values())
+                norms = (float(in_double(each).square().sum()) for each in gradients.values())
                 found.append(math.sqrt(sum(norms)) if loss is None else loss)
         return found
 

@@ -166,7 +166,8 @@ def _round(model: nn.Module) -> None:
     # An oracle of a user's module turns every cast into one to fp64 (`of_module.InDouble`).
     with torch.no_grad(), _disable_current_modes():
         for each in model.parameters():
-            each.copy_(each.bfloat16())
+            if each.is_floating_point():
+                each.copy_(each.bfloat16())
 
 
 def apart(losses: Tensor, oracle: Tensor) -> float:

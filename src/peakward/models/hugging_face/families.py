@@ -42,7 +42,7 @@ def activation(name: str) -> Activation:
     if name not in ACTIVATIONS:
         raise PeakwardError(
             f"expected an activation of {', '.join(ACTIVATIONS)}, got {name[:40]!r}, "
-            "which no model shape has: take the module itself to pw.predict or pw.measure_step"
+            "which no model shape has: take the module itself: --model hf:…, pw.predict or pw.measure_step"
         )
     return ACTIVATIONS[name]
 

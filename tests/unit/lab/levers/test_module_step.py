@@ -12,6 +12,7 @@ from peakward.lab.levers.module_step import (
     GivenBatch,
     ModuleStep,
     main_tensor,
+    place,
     prepared_module,
     scalar,
 )
@@ -67,6 +68,26 @@ def test_transformers_computes_its_angles_from_fp32(make_module_case):
     pytest.importorskip("transformers")
     with prepare(make_module_case("hf:llama", precision="bf16")) as step:
         assert {each.dtype for each in step.model.buffers()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "of_complex"),
+    [
+        (torch.float64, torch.complex128),
+        (torch.float32, torch.complex64),
+        (torch.bfloat16, torch.complex64),
+    ],
+)
+def test_complex_numbers_keep_both_of_their_parts(dtype, of_complex):
+    module = torch.nn.Linear(4, 4)
+    turns = torch.polar(torch.ones(3), torch.tensor([0.1, 1.0, 2.0]))
+    module.register_buffer("turns", turns.clone())
+    module.gain = torch.nn.Parameter(turns.clone())
+    place(module, "cpu", dtype, keeps_buffers=False)
+    assert module.weight.dtype == dtype
+    for each in (module.turns, module.gain):
+        assert each.dtype == of_complex
+        assert torch.equal(each.to(torch.complex64), turns)
 
 
 def test_a_module_that_comes_in_bf16_is_stepped_as_it_comes(make_module_case):

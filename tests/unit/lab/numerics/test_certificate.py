@@ -95,6 +95,37 @@ def test_a_gradient_that_is_slightly_wrong_is_named(certified, precision, factor
     assert verdict.reason.startswith("gradients of blocks.1.ff.0.weight: error")
 
 
+class Turned(torch.nn.Module):
+    """Embeddings times complex numbers, taken for pairs of real ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(50, 32), torch.nn.Linear(32, 50)
+        self.turns = torch.nn.Parameter(torch.polar(torch.ones(16), torch.linspace(0.1, 3.0, 16)))
+
+    def forward(self, ids):
+        pairs = torch.view_as_complex(self.embedding(ids).unflatten(-1, (16, 2)))
+        return self.head(torch.view_as_real(pairs * self.turns).flatten(-2))
+
+
+def imaginary_off(live, step):
+    """The imaginary part alone of a gradient is wrong."""
+    hook = live.model.turns.register_hook(lambda g: torch.complex(g.real, g.imag * (1 + 1e-3)))
+    try:
+        return step()
+    finally:
+        hook.remove()
+
+
+def test_complex_parameters_are_held_to_both_of_their_parts(certified):
+    right = certified(model=Turned())
+    assert (right.verdict, right.reason) == ("holds", None)
+    assert "turns" in [each.parameter for each in right.errors if each.quantity == "updates"]
+    wrong = certified(imaginary_off, model=Turned())
+    assert wrong.verdict == "violated"
+    assert wrong.reason.startswith("gradients of turns: error")
+
+
 class Rectified(torch.nn.Module):
     """Units that rounding turns on or off now and then, and with them much of a gradient."""
 

@@ -191,7 +191,9 @@ def test_what_cannot_be_is_refused_with_its_field(changed, line):
 def test_what_no_shape_expresses_is_refused_with_its_field(config, field):
     with pytest.raises(PeakwardError, match=field) as caught:
         shape_of(config, "mine")
-    assert "take the module itself to pw.predict or pw.measure_step" in str(caught.value)
+    assert "take the module itself: --model hf:…, pw.predict or pw.measure_step" in str(
+        caught.value
+    )
 
 
 def test_types_are_theirs_and_refused_ones_too():
