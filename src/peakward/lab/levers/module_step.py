@@ -382,6 +382,7 @@ def scalar(output: Any) -> Tensor:
     if torch.is_grad_enabled() and not found.requires_grad:
         raise PeakwardError(
             "expected a loss that depends on a parameter that requires a gradient, got one that does not: "
-            "let parameters require gradients; `peakward run --pass forward` is for a model that is not trained"
+            "let parameters require gradients; `peakward run --pass forward` takes a model that is not "
+            "trained"
         )
     return found.reshape(())
