@@ -40,7 +40,7 @@ from peakward.records.generation import (
     Sampling,
     Serving,
 )
-from peakward.records.measurement import Environment, Interval
+from peakward.records.measurement import Environment
 from peakward.records.model_shape import ModelShape
 
 MOST_TOKENS = 2**20
@@ -142,8 +142,8 @@ def generate(
         environment=here,
     )
     board = devices.match(here.device_name, here.device_memory_bytes)
-    known = replace(found, predicted_step_s=predicted_step_s(found, asked, calibration, board))
-    return _beside(known, _bandwidth(calibration, board))
+    told = beside_prediction(found, asked, calibration, board)
+    return _beside(told, _bandwidth(calibration, board))
 
 
 def _named(
@@ -375,16 +375,16 @@ def _bandwidth(calibration: Calibration | None, device: Device | None) -> Bandwi
     return None
 
 
-def predicted_step_s(
+def beside_prediction(
     found: Generation,
     asked: GenerationSettings,
     calibration: Calibration | None,
     device: Device | None,
-) -> Interval | None:
-    """See `Generation.predicted_step_s`."""
+) -> Generation:
+    """With the prediction of a step, or why there is none: see `Generation.predicted_step_s`."""
     on_gpu = found.environment.device_type == "cuda"
-    if not on_gpu or device is None or found.shape is None or found.guesses or not found.n_steps:
-        return None
+    if not on_gpu or found.shape is None or found.guesses or not found.n_steps:
+        return found
     rows = found.continuations
     before = sum(each.n_prompt_tokens for each in rows) / len(rows)
     case = ModelCase(
@@ -404,9 +404,9 @@ def predicted_step_s(
     )
     try:
         on = device_model(calibration, device, host_is_known=calibration is not None)
-        return step_time(case, on).step_s
-    except PeakwardError:
-        return None
+        return replace(found, predicted_step_s=step_time(case, on).step_s)
+    except PeakwardError as refusal:
+        return replace(found, not_predicted=str(refusal))
 
 
 def _beside(found: Generation, on: Bandwidth | None) -> Generation:

@@ -139,7 +139,9 @@ class Generation(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     predicted_step_s: Interval | None = None
     """The time of a step behind the mean of its positions as `peakward plan` predicts it, by the calibration
     or the datasheet that the bandwidth is of, without the choice of a token. None on a CPU, beside guesses,
-    of a model that transformers computes, and where a setting is not predicted."""
+    of a model that transformers computes, and where a setting is not predicted (`not_predicted`)."""
+    not_predicted: str | None = None
+    """Why a step on a GPU could not be predicted."""
 
 
 class Batched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -106,12 +106,15 @@ def _figures(found: Generation) -> Figures:
 
 
 def _beside_prediction(found: Generation) -> tuple[Figure, ...]:
-    """A step as it was predicted; nothing where it was not."""
-    if (told := found.predicted_step_s) is None:
+    """A step, and its prediction or why there is none; nothing where none was asked for."""
+    if (told := found.predicted_step_s) is not None:
+        detail = f"predicted {format_spread(told, 's')}, without the choice of a token"
+    elif found.not_predicted is not None:
+        detail = f"not predicted: {printable(found.not_predicted)}"
+    else:
         return ()
     step = format_cell(found.decode_s / found.n_steps, "s")
-    predicted = f"predicted {format_spread(told, 's')}, without the choice of a token"
-    return (Figure(name="a step", value=step, detail=predicted),)
+    return (Figure(name="a step", value=step, detail=detail),)
 
 
 def _basis(found: Generation) -> str:

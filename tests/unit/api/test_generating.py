@@ -267,35 +267,31 @@ def test_a_datasheet_where_nothing_is_calibrated(model, monkeypatch):
     assert (found.bandwidth.bytes_per_s, found.bandwidth.source) == (4.8e12, "datasheet")
 
 
-def test_a_step_stands_beside_its_prediction_where_there_is_one(model):
+def test_a_step_stands_beside_its_prediction_or_why_there_is_none(model):
     found = made(model, ["hello", "no"])
-    on_cpu = (found, ON_GPU, None, pw.device("h200"))
-    assert found.predicted_step_s is None
-    assert generating.predicted_step_s(*on_cpu) is None
-    here = replace(found.environment, device_type="cuda")
+    h200 = pw.device("h200")
+    assert generating.beside_prediction(found, ON_GPU, None, h200) is found, "a CPU"
     # As a GPU would make it: 100 and 28 tokens, then 40 steps.
     rows = [
         replace(each, n_prompt_tokens=n)
         for each, n in zip(found.continuations, (100, 28), strict=True)
     ]
-    known = {"environment": here, "shape": presets.model("2.7B"), "continuations": tuple(rows)}
-    on_gpu = replace(found, **known, n_steps=40, captured=True, decode_step="fused")
-    asked = replace(ON_GPU, weights="int8", kv_cache="static")
-    assert (
-        generating.predicted_step_s(replace(on_gpu, guesses=2), asked, None, pw.device("h200"))
-        is None
-    )
-    # Several rows of int8 are not taken by the fused step; of dense weights they are.
-    assert generating.predicted_step_s(on_gpu, asked, None, pw.device("h200")) is None
-    told = generating.predicted_step_s(on_gpu, ON_GPU, None, pw.device("h200"))
+    on_gpu = replace(
+        found, environment=replace(found.environment, device_type="cuda"), n_steps=40,
+        shape=presets.model("2.7B"), continuations=tuple(rows), captured=True, decode_step="fused",
+    )  # fmt: skip
+    guessing = replace(on_gpu, guesses=2)
+    assert generating.beside_prediction(guessing, ON_GPU, None, h200) is guessing
     case = pw.case(
         "2.7B", batch_size=2, seq_len=64 + 20 + 1, pass_="decode", device="cuda",
         levers=["bf16", "flash-decode", "cuda-graphs", "fused-step"],
     )  # fmt: skip
-    assert told == pw.predict(case, "h200").step_s
-    shown = pw.markdown(replace(on_gpu, predicted_step_s=told))
-    assert "predicted" in shown
-    assert "without the choice of a token" in shown
+    told = generating.beside_prediction(on_gpu, ON_GPU, None, h200)
+    assert told.predicted_step_s == pw.predict(case, "h200").step_s
+    assert "without the choice of a token" in pw.markdown(told)
+    unknown = generating.beside_prediction(on_gpu, ON_GPU, None, None)
+    assert unknown.predicted_step_s is None
+    assert "not predicted: expected a GPU whose number of multiproc" in pw.markdown(unknown)
 
 
 def test_one_token_has_no_rate(model, in_tmp):

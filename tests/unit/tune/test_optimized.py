@@ -27,7 +27,7 @@ def scored(output, batch):
 
 
 class Slow(torch.nn.Module):
-    """Waits 30 ms, which no busy machine hides, but not where its result is in bf16."""
+    """Waits 90 ms, which no busy machine hides, but not where its result is in bf16."""
 
     def __init__(self):
         super().__init__()
@@ -36,7 +36,7 @@ class Slow(torch.nn.Module):
     def forward(self, x):
         y = self.linear(x)
         if y.dtype != torch.bfloat16:
-            time.sleep(30e-3)
+            time.sleep(90e-3)
         return y.float().square().mean()
 
 
@@ -192,7 +192,7 @@ def test_what_proves_better_in_place_is_applied_and_changes_no_state(optimized):
         model, "bf16-mixed", batch=batch, example=batch, loss=None, patience_s=60.0
     )
     assert found.proof.verdict == "kept"
-    assert found.proof.time_ratio.high < 0.8  # half of it beside a loaded machine
+    assert found.proof.time_ratio.high < 0.5
     assert found.levers == ("bf16-mixed",)
     assert repr(found).startswith("Optimized(bf16-mixed: ")
     torch.testing.assert_close(list(model.parameters()), list(twin.parameters()), rtol=0, atol=0)

@@ -6,6 +6,7 @@ from peakward.prediction.operators.heads import (
     as_batch,
     by_rows,
     dense,
+    held_keys,
     keys,
     like_queries,
     matrices,
@@ -211,7 +212,7 @@ _ALIGNMENT = 8
 """Elements: what flash pads head_dim to, and the efficient kernel a mask's rows."""
 _TILE = 32
 """Rows: the efficient kernel's log-sum-exp has a multiple of as many."""
-_PRODUCTS, _PRODUCTS_BACKWARD = 2, 5
+PRODUCTS, _PRODUCTS_BACKWARD = 2, 5
 """Scores and mix; the scores once more, then gradients of query, key, weights and value."""
 
 
@@ -220,7 +221,7 @@ def cudnn_forward(tape: Tape, plan: Plan) -> Strides:
     q, k = queries(plan), keys(plan)
     make_additive_mask(tape, plan)
     inputs = (q, k, k, *_cuda_mask(plan))
-    tape.call(_CUDNN, inputs, (q, *_of_cudnn(plan)), flops=product_flops(q, k) * _PRODUCTS)
+    tape.call(_CUDNN, inputs, (q, *_of_cudnn(plan)), flops=product_flops(q, k) * PRODUCTS)
     return like_queries(plan)
 
 
@@ -240,7 +241,7 @@ def flash_forward(tape: Tape, plan: Plan) -> Strides:
             tape.call("constant_pad_nd", (unpadded,), (_padded(unpadded),))
     dropped = tensor(plan.compute, 0)  # The weights, which only dropout's tests ask for.
     outputs = (q, *_of_flash(plan), dropped)
-    tape.call(_FLASH, (q, k, k), outputs, flops=product_flops(q, k) * _PRODUCTS)
+    tape.call(_FLASH, (q, k, k), outputs, flops=product_flops(q, k) * PRODUCTS)
     return like_queries(plan) if q == queries(plan) else dense(q.shape)
 
 
@@ -268,7 +269,7 @@ def efficient_forward(tape: Tape, plan: Plan) -> Strides:
         _EFFICIENT,
         (q, k, k, *_expanded_mask(plan)),
         (q, *_of_efficient(plan)),
-        flops=product_flops(q, k) * _PRODUCTS,
+        flops=product_flops(q, k) * PRODUCTS,
         bytes_read=q.n_bytes + 2 * k.n_bytes + _mask_bytes(plan),
     )
     return by_rows(q.shape)
@@ -335,16 +336,15 @@ _OWN_NAME, _TO_CACHE = "flash_attention", "decode_attention"
 def own_forward(tape: Tape, plan: Plan) -> Strides:
     """Queries, keys and values → (batch, heads, seq, head_dim), and the rows' log-sum-exp."""
     q, k = queries(plan), keys(plan)
-    tape.own(_OWN_NAME, (q, k, k), (q, _log_sums(plan)), flops=product_flops(q, k) * _PRODUCTS)
+    tape.own(_OWN_NAME, (q, k, k), (q, _log_sums(plan)), flops=product_flops(q, k) * PRODUCTS)
     return like_queries(plan)
 
 
 def own_to_cache(tape: Tape, plan: Plan) -> Strides:
     """As `forward`, of one new token a sequence; its result is dense."""
-    q, k = queries(plan), keys(plan)
-    held = k if plan.narrow_cache is None else of_type(k, plan.narrow_cache.dtype)
+    q, held = queries(plan), held_keys(plan)
     inputs = (q, held, held, *scales(plan))
-    tape.own(_TO_CACHE, inputs, (q, _log_sums(plan)), flops=product_flops(q, k) * _PRODUCTS)
+    tape.own(_TO_CACHE, inputs, (q, _log_sums(plan)), flops=product_flops(q, held) * PRODUCTS)
     return dense(q.shape)
 
 

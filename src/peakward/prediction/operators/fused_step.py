@@ -7,13 +7,12 @@ fits in no figure beside the weights and the cache.
 
 from peakward.levers import decode_step
 from peakward.prediction.operators import readout
-from peakward.prediction.operators.heads import keys, queries, scales
+from peakward.prediction.operators.attention_kernels import PRODUCTS
+from peakward.prediction.operators.heads import held_keys, product_flops, queries, scales
 from peakward.prediction.operators.linear import BLOCK, Linear, layers
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import INT, Tape, of_type, tensor
+from peakward.prediction.operators.tape import INT, Tape, tensor
 from peakward.records.op_graph import Operand
-
-_PRODUCTS_OF_ATTENTION = 2
 
 
 def embedding_forward(tape: Tape, plan: Plan) -> None:
@@ -56,9 +55,8 @@ def _product(tape: Tape, plan: Plan, layer: Linear, x: Operand) -> None:
 
 
 def _attention(tape: Tape, plan: Plan) -> None:
-    q, k = queries(plan), keys(plan)
-    narrow = plan.narrow_cache
-    held = k if narrow is None else of_type(k, narrow.dtype)
-    name = decode_step.ATTENTION if narrow is None else decode_step.ATTENTION_TO_INT8
-    flops = _PRODUCTS_OF_ATTENTION * 2 * q.n_elements * k.shape[2]
+    q, held = queries(plan), held_keys(plan)
+    in_bytes = plan.narrow_cache is not None
+    name = decode_step.ATTENTION_TO_INT8 if in_bytes else decode_step.ATTENTION
+    flops = PRODUCTS * product_flops(q, held)
     tape.own(name, (q, held, held, *scales(plan)), (q,), flops=flops)

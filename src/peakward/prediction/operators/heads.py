@@ -3,7 +3,7 @@
 import math
 
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import FLOAT, Tape, tensor
+from peakward.prediction.operators.tape import FLOAT, Tape, of_type, tensor
 from peakward.records.op_graph import Operand
 
 # Where a reshape has to copy: torch gives a view whenever the strides allow one.
@@ -71,6 +71,12 @@ def new_keys(plan: Plan) -> Operand:
 def keys(plan: Plan) -> Operand:
     """(batch, kv_heads, keys, head_dim), which attention reads; values also."""
     return tensor(plan.compute, plan.batch, plan.shape.n_kv_heads, plan.keys, plan.shape.head_dim)
+
+
+def held_keys(plan: Plan) -> Operand:
+    """As `keys`, in the type that the cache keeps."""
+    k = keys(plan)
+    return k if plan.narrow_cache is None else of_type(k, plan.narrow_cache.dtype)
 
 
 def scales(plan: Plan) -> tuple[Operand, ...]:
