@@ -288,6 +288,13 @@ def step_table(view: View[Kept]) -> Iterator[Any]:
     )(view)
 
 
+def _title(row: Kind) -> str:
+    n = row.case.workload.batch_size
+    return (
+        f"Time of a decode step of {row.point.model}, {n} {'sequence' if n == 1 else 'sequences'}"
+    )
+
+
 STUDY = Study(
     title="What do keys and values take in memory and time, and what does keeping less lose?",
     points=points,
@@ -313,9 +320,7 @@ STUDY = Study(
     ),
     plots=(
         plot(
-            lambda row: (
-                f"Time of a decode step of {row.case.workload.batch_size}, {row.point.model}"
-            ),
+            _title,
             LENGTH,
             Value("time", "s", lambda row: row.time),
             lambda row: row.name,
