@@ -147,9 +147,9 @@ def split_for(
     more, four, with the next blocks on their way.
 
     µs of a step of `2.7B` with int4 weights on an H200, by the first form and by the second: behind 4,096
-    positions 1,621 and 1,579 in bf16, 1,630 and 1,431 in int8, behind 16,384
-    3,081 and 2,573, 2,927 and 2,117.
-    Blocks of 64 for 128 make twice as many pieces to join: of 12 heads behind 1,024 positions 7.1 µs for 5.3.
+    positions 1,621 and 1,579 in bf16, 1,630 and 1,431 in int8, behind 16,384 3,082 and 2,573, 2,927 and
+    2,117. Blocks of 64 for 128 make twice as many pieces to join: of 12 heads behind 1,024 positions 7.1 µs
+    for 5.3.
 
     Args:
         n_pairs: sequences times heads of keys.
