@@ -83,34 +83,35 @@ def shape_kernels(name: str, format_: int) -> list[Kernel]:
     ]
 
 
-# block, lanes, depth, warps, programs of a multiprocessor: the best of a wide sweep over `2.7B`.
+# block, lanes, depth, warps, programs of a multiprocessor (and registers): the best of wider sweeps.
 SHORTLIST = {
     0: (
         (2, 128, 3, 4, 4), (4, 128, 3, 4, 3), (4, 128, 3, 4, 4), (8, 64, 3, 4, 3), (8, 128, 3, 8, 2),
         (4, 256, 2, 8, 2), (4, 256, 3, 8, 2), (2, 256, 3, 8, 2), (2, 256, 4, 8, 2), (4, 128, 2, 4, 5),
-        (8, 256, 1, 8, 2), (4, 256, 1, 8, 2), (4, 256, 2, 8, 1), (8, 128, 2, 8, 2), (8, 128, 4, 8, 2),
-        (2, 256, 2, 8, 3), (2, 128, 3, 4, 6), (8, 64, 2, 4, 3),
+        (8, 256, 1, 8, 2), (4, 256, 1, 8, 2), (8, 128, 2, 8, 2), (8, 128, 4, 8, 2), (2, 256, 3, 8, 3),
+        (2, 128, 3, 4, 6), (8, 64, 2, 4, 3), (8, 64, 2, 4, 4),
     ),
     1: (
-        (16, 32, 3, 4, 4), (16, 64, 2, 8, 2), (16, 32, 3, 8, 2), (8, 64, 3, 4, 4), (8, 64, 3, 4, 3),
-        (8, 128, 2, 8, 2), (8, 128, 3, 8, 1), (4, 256, 3, 8, 2), (4, 256, 3, 8, 1), (4, 128, 3, 4, 4),
-        (8, 64, 2, 4, 4), (8, 32, 3, 4, 4), (8, 64, 2, 4, 5), (16, 64, 1, 8, 2), (4, 256, 2, 8, 2),
-        (4, 128, 2, 4, 4), (32, 32, 2, 8, 1),
+        (16, 32, 3, 4, 4), (16, 32, 2, 4, 4), (16, 64, 2, 8, 2), (16, 32, 3, 8, 2), (8, 64, 3, 4, 4),
+        (8, 128, 2, 8, 2), (4, 256, 3, 8, 2), (4, 256, 3, 8, 1), (4, 128, 3, 4, 4), (4, 128, 2, 4, 5),
+        (8, 64, 2, 4, 4), (8, 32, 3, 4, 4), (8, 32, 3, 4, 5), (8, 64, 1, 4, 5), (8, 128, 3, 8, 2),
+        (16, 64, 1, 8, 2), (4, 256, 2, 8, 3), (4, 128, 3, 8, 3), (8, 64, 3, 8, 2), (32, 32, 2, 8, 1),
     ),
     2: (
-        (16, 32, 1, 4, 4), (16, 32, 3, 4, 2), (32, 32, 1, 4, 3), (8, 128, 1, 4, 3), (4, 128, 1, 4, 3),
-        (8, 64, 2, 4, 4), (8, 64, 3, 4, 2), (16, 64, 1, 4, 3), (16, 64, 1, 8, 2), (8, 32, 1, 4, 4),
-        (8, 32, 2, 4, 4), (8, 64, 1, 4, 4), (4, 64, 2, 4, 4), (4, 64, 1, 4, 6), (8, 128, 1, 4, 2),
-        (8, 64, 1, 4, 3), (32, 32, 1, 8, 2),
+        (16, 32, 1, 4, 4, 128), (16, 32, 1, 8, 2), (8, 32, 1, 4, 4), (8, 32, 2, 4, 4), (8, 64, 1, 4, 4),
+        (8, 64, 2, 4, 4, 128), (8, 64, 2, 4, 3), (8, 64, 1, 8, 2), (16, 64, 1, 4, 3), (16, 64, 1, 8, 2),
+        (32, 32, 1, 4, 3), (32, 32, 1, 8, 2), (4, 128, 1, 4, 4), (4, 128, 1, 4, 3), (4, 128, 1, 8, 2),
+        (4, 128, 2, 8, 2), (8, 128, 1, 4, 3), (8, 128, 1, 8, 2), (4, 64, 2, 4, 4), (4, 32, 2, 4, 4),
+        (4, 64, 1, 4, 6), (4, 128, 1, 4, 4, 128), (8, 128, 1, 8, 2, 128),
     ),
 }  # fmt: skip
 
 
 def candidates(kernel: Kernel) -> list[Cut]:
-    """Cuts to time. The number of programs is not compiled in."""
+    """Cuts to time."""
     found = {rule(kernel): None}
-    for block, lanes, depth, warps, programs in SHORTLIST[kernel.format_]:
-        cut = Cut(block, lanes, depth, 2, warps, programs)
+    for block, lanes, depth, *fill in SHORTLIST[kernel.format_]:
+        cut = Cut(block, lanes, depth, 2, *fill)
         per_word = (2, 4, 8)[kernel.format_]
         held = kernel.k / lanes / (1 if per_word == 2 else 2)
         if held <= 96 and depth <= cut.chunks(kernel.k, per_word):
@@ -733,7 +734,7 @@ def jobs_of_caches(cases: list[tuple[str, str]]) -> list[Job]:
         own = {*shape_kernels(name, format_), shape_kernels(name, 0)[0]}
         for kernel in sorted(own):
             for kept in CACHES if kernel.name == "qkv" else ("bf16",):
-                found[Job(name, kernel, rule(kernel)._replace(programs=1), kept)] = None
+                found[Job(name, kernel, rule(kernel), kept)] = None
         for kept, splits in OTHER_SPLITS.items():
             by_rule = (
                 split_for(
@@ -755,7 +756,7 @@ def jobs_of(cases: list[tuple[str, str]]) -> list[Job]:
         own = shape_kernels(name, format_)
         for kernel in own if format_ == 0 else [*own, shape_kernels(name, 0)[0]]:
             for cut in candidates(kernel):
-                found[Job(name, kernel, cut._replace(programs=1))] = None
+                found[Job(name, kernel, cut)] = None
         splits = [split_for(
             n_pairs=shape.n_kv_heads, capacity=POSITIONS, n_multiprocessors=MULTIPROCESSORS
         )]  # fmt: skip

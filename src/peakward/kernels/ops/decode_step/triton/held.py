@@ -1,18 +1,24 @@
 """One row of activations, held in registers for all rows of a matrix, and its sum with a tile.
 
-Beside quantised weights it is held in fixed point: 16 bits relative to its largest element, as two bytes that
-the integer products of four bytes (dp4a) take without widening a weight. With k elements it errs by at most
-√k · 2⁻¹⁶ of its norm, for k up to 16,384 no more than rounding to bf16 may (2⁻⁹); to widen
-a byte to fp32 takes three instructions a weight, two such products take a half.
+Beside quantised weights it is held in fixed point: 16 bits relative to the largest element of its lane, as
+two bytes that the integer products of four bytes (dp4a) take without widening a weight. With k elements of a
+lane it errs by at most √k · 2⁻¹⁶ of their norm, for k up to 16,384 no more than rounding to bf16 may (2⁻⁹);
+to widen a byte to fp32 takes three instructions a weight, two such products take a half.
 """
 
 import triton
 import triton.language as tl
 
-from peakward.kernels.ops.decode_step.triton.stored import DENSE, INT8, WORDS
+from peakward.kernels.ops.decode_step.triton.stored import DENSE, INT4, INT8, WORDS
 
 LARGEST = tl.constexpr(32512)
 """127 · 256: the largest whole number whose bytes, rounded to the nearest, are both in int8."""
+ONES = tl.constexpr(12582912.0)
+"""1.5 · 2²³: the fp32 numbers about it are whole."""
+NIBBLES = tl.constexpr(-0x0F0F0F10)
+"""The upper halves of a word's bytes: 0xF0F0F0F0, signed."""
+HALVES = tl.constexpr(-0x7F7F7F80)
+"""128 in each byte: 0x80808080, signed. It makes bytes that are 128 too large signed ones."""
 
 
 @triton.jit
@@ -50,9 +56,28 @@ def column_of(  # type: ignore[no-untyped-def]
     if AT_ONCE == 1:
         found = held.to(tl.float32, bitcast=True)
     else:
-        found = (
-            (held >> 16 * (COLUMN % AT_ONCE)).to(tl.int16).to(type_, bitcast=True).to(tl.float32)
-        )
+        pair = (held >> COLUMN % AT_ONCE // 2 * 32).to(tl.int32)
+        found = lower_half(pair, type_) if COLUMN % 2 == 0 else upper_half(pair, type_)
+    return found
+
+
+@triton.jit
+def lower_half(words, type_: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The elements in the lower 16 bits of words of 32, in fp32."""
+    if type_ == tl.bfloat16:
+        found = (words << 16).to(tl.float32, bitcast=True)
+    else:
+        found = words.to(tl.int16).to(type_, bitcast=True).to(tl.float32)
+    return found
+
+
+@triton.jit
+def upper_half(words, type_: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The elements in the upper 16 bits of words of 32, in fp32."""
+    if type_ == tl.bfloat16:
+        found = (words & -65536).to(tl.float32, bitcast=True)
+    else:
+        found = (words >> 16).to(tl.int16).to(type_, bitcast=True).to(tl.float32)
     return found
 
 
@@ -68,9 +93,14 @@ def held(  # type: ignore[no-untyped-def]
     LANES: tl.constexpr,
     CHUNKS: tl.constexpr,
     NORMED: tl.constexpr,
+    NATIVE: tl.constexpr,
 ):
-    """x (K,) times the norm's gain (`bits_of`), chunk by chunk, and the factor that is left to multiply sums
-    by."""
+    """x (K,) times the norm's gain (`bits_of`), and the factor that is left to multiply sums by.
+
+    Returns:
+        By chunk, word of a lane, and column (of quantised weights digits, see `_digits`) tensors (LANES,);
+        the factor of all sums, beside quantised weights of each lane's, (LANES,).
+    """
     bits = bits_of(x_ptr, K, PER_WORD, LANES, CHUNKS)
     chunks = ()
     squares = tl.zeros((4 * LANES,), tl.float32)
@@ -79,74 +109,134 @@ def held(  # type: ignore[no-untyped-def]
         scaled = ()
         for column in tl.static_range(PER_WORD):
             x = column_of(bits, x_ptr.dtype.element_ty, chunk, column, PER_WORD)
-            # Without a norm nothing but a NaN or an infinity, which no whole number could hand on.
-            squares += x * x if NORMED else x * 0.0
             if NORMED:
+                squares += x * x
                 x *= column_of(gains, gain_type, chunk, column, PER_WORD)
-            peak = tl.maximum(peak, tl.abs(x))
+            if FORMAT != DENSE:
+                peak = _larger(peak, tl.abs(x))
             scaled += (x,)  # type: ignore[assignment]
         chunks += (scaled,)  # type: ignore[assignment]
     factor = 1.0
     if NORMED:
         factor = 1.0 / tl.sqrt_rn(tl.sum(squares, 0) / K + eps)
-    elif FORMAT != DENSE:
-        factor = 1.0 + tl.sum(squares, 0)
-    if FORMAT != DENSE:
-        largest = tl.max(peak, 0)
-        step = tl.where(largest == 0.0, 1.0, largest / LARGEST)
-        factor *= step
-        found = ()
+    found = ()
+    if FORMAT == DENSE:
         for chunk in tl.static_range(CHUNKS):
-            found += (_in_bytes(chunks[chunk], 1.0 / step, FORMAT, LANES),)  # type: ignore[assignment]
+            found += (_by_word(chunks[chunk], LANES),)  # type: ignore[assignment]
     else:
-        found = chunks
+        # Not below a number whose inverse is finite. A NaN or an infinity is handed on by it.
+        step = _larger(tl.reduce(peak.reshape(LANES, 4), 1, _larger), 1e-30) / LARGEST
+        per_step = tl.broadcast_to((1.0 / step)[:, None], (LANES, 4)).reshape(4 * LANES)
+        for chunk in tl.static_range(CHUNKS):
+            digits = _digits(chunks[chunk], per_step, FORMAT, NATIVE)
+            of_chunk = _by_word(digits, LANES)
+            if FORMAT == INT4:
+                # Nibbles are 8 too large, and lie in the upper halves of bytes.
+                of_chunk += (128 * _sum_of(of_chunk, NATIVE),)
+            found += (of_chunk,)  # type: ignore[assignment]
+        factor = step * (factor * (0.0625 if FORMAT == INT4 else 1.0))
     return found, factor
 
 
 @triton.jit
-def _in_bytes(x, per_step, FORMAT: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The columns of words as words of their upper and of their lower bytes.
+def _larger(a, b):  # type: ignore[no-untyped-def]
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
-    Of int4 both in the order in which a mask leaves the nibbles of a word in bytes: columns 0, 4, 1, 5, and
-    after a shift 2, 6, 3, 7. And 8 times the sum of each lane's columns, for nibbles are 8 too large.
+
+@triton.jit
+def words_of_lanes(words, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The first to the fourth word of each lane, (…, LANES) each, of words (…, 4 · LANES)."""
+    if len(words.shape) == 1:
+        even, odd = tl.split(words.reshape(LANES, 2, 2))
+    else:
+        even, odd = tl.split(words.reshape(words.shape[0], LANES, 2, 2))
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    return first, second, third, fourth
+
+
+@triton.jit
+def _by_word(columns, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Tensors (4 · LANES,) as four tuples of tensors (LANES,), one for each word of a lane."""
+    N: tl.constexpr = len(columns)
+    w0, w1, w2, w3 = (), (), (), ()
+    for each in tl.static_range(N):
+        first, second, third, fourth = words_of_lanes(columns[each], LANES)
+        w0 += (first,)
+        w1 += (second,)
+        w2 += (third,)
+        w3 += (fourth,)
+    return w0, w1, w2, w3
+
+
+@triton.jit
+def _digits(x, per_step, FORMAT: tl.constexpr, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The columns of words in units of a step, as words of their upper and of their lower bytes.
+
+    Of int4 first of those columns whose nibbles are the lower halves of bytes, then of the others, in the
+    order of the bytes.
     """
     if FORMAT == INT8:
-        w0, w1, w2, w3 = (
-            _whole(x[0], per_step), _whole(x[1], per_step),
-            _whole(x[2], per_step), _whole(x[3], per_step),
-        )  # fmt: skip
-        words = (_upper(w0, w1, w2, w3), _lower(w0, w1, w2, w3))
+        words = _bytes(x[0], x[1], x[2], x[3], per_step, NATIVE)
     else:
-        w0, w1, w2, w3, w4, w5, w6, w7 = (
-            _whole(x[0], per_step), _whole(x[1], per_step),
-            _whole(x[2], per_step), _whole(x[3], per_step),
-            _whole(x[4], per_step), _whole(x[5], per_step),
-            _whole(x[6], per_step), _whole(x[7], per_step),
-        )  # fmt: skip
-        eighths = 8 * tl.sum((w0 + w1 + w2 + w3 + w4 + w5 + w6 + w7).reshape(LANES, 4), 1)
-        words = (  # type: ignore[assignment]
-            _upper(w0, w4, w1, w5), _lower(w0, w4, w1, w5),
-            _upper(w2, w6, w3, w7), _lower(w2, w6, w3, w7),
-            eighths,
-        )  # fmt: skip
+        low = _bytes(x[0], x[4], x[1], x[5], per_step, NATIVE)
+        high = _bytes(x[2], x[6], x[3], x[7], per_step, NATIVE)
+        words = (low[0], low[1], high[0], high[1])
     return words
 
 
 @triton.jit
-def _whole(x, per_step):  # type: ignore[no-untyped-def]
-    scaled = x * per_step
-    return (scaled + tl.where(scaled < 0.0, -0.5, 0.5)).to(tl.int32)
+def _bytes(a, b, c, d, per_step, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Four numbers in units of a step as whole ones, and those as words of their upper and of their lower
+    bytes; the upper rounded to the nearest, so that the lower ones are signed too."""
+    a, b, c, d = (
+        _whole_and_half(a, per_step), _whole_and_half(b, per_step),
+        _whole_and_half(c, per_step), _whole_and_half(d, per_step),
+    )  # fmt: skip
+    if NATIVE:
+        upper, lower = tl.inline_asm_elementwise(
+            """{
+            .reg .b32 first, second;
+            prmt.b32 first, $2, $3, 0x5140;
+            prmt.b32 second, $4, $5, 0x5140;
+            prmt.b32 $0, first, second, 0x7632;
+            prmt.b32 $1, first, second, 0x5410;
+            }""",
+            "=r,=r,r,r,r,r",
+            [a, b, c, d],
+            dtype=(tl.int32, tl.int32),
+            is_pure=True,
+            pack=1,
+        )
+    else:
+        upper, lower = _in_word(a >> 8, b >> 8, c >> 8, d >> 8), _in_word(a, b, c, d)
+    return upper, lower ^ HALVES
 
 
 @triton.jit
-def _upper(a, b, c, d):  # type: ignore[no-untyped-def]
-    """The upper bytes, rounded to the nearest so that the lower ones are signed too, in a word."""
-    a, b, c, d = (a + 128) >> 8, (b + 128) >> 8, (c + 128) >> 8, (d + 128) >> 8
-    return (a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24
+def _sum_of(words, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The sums of each lane's numbers, from the digits of its four words of int4."""
+    ones = tl.full(words[0][0].shape, 0x01010101, tl.int32)
+    upper = tl.zeros_like(ones)
+    for each in tl.static_range(4):
+        upper = dp4a(words[each][0], ones, upper, "s32", NATIVE)
+        upper = dp4a(words[each][2], ones, upper, "s32", NATIVE)
+    total = upper << 8
+    for each in tl.static_range(4):
+        total = dp4a(words[each][1], ones, total, "s32", NATIVE)
+        total = dp4a(words[each][3], ones, total, "s32", NATIVE)
+    return total
 
 
 @triton.jit
-def _lower(a, b, c, d):  # type: ignore[no-untyped-def]
+def _whole_and_half(x, per_step):  # type: ignore[no-untyped-def]
+    """The nearest whole number and half a byte, in the lower 16 bits of a word: the last of the bits of a
+    number in fp32 that is large enough are its ones."""
+    return (x * per_step + (ONES + 128.0)).to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def _in_word(a, b, c, d):  # type: ignore[no-untyped-def]
     return (a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24
 
 
@@ -162,41 +252,45 @@ def added(  # type: ignore[no-untyped-def]
     NATIVE: tl.constexpr,
 ):
     """acc (BLOCK, LANES) and each lane's products of a tile with its chunk of x; of int8 in whole numbers."""
-    BLOCK: tl.constexpr = w.shape[0]
+    words = words_of_lanes(w, LANES)
     if FORMAT == DENSE:
-        if type_ == tl.float32:
-            product = w.to(tl.float32, bitcast=True) * x[0][None, :]
-        elif type_ == tl.bfloat16:
-            product = (w << 16).to(tl.float32, bitcast=True) * x[0][None, :]
-            product += (w & -65536).to(tl.float32, bitcast=True) * x[1][None, :]
-        else:
-            first = w.to(tl.int16).to(type_, bitcast=True)
-            second = (w >> 16).to(tl.int16).to(type_, bitcast=True)
-            product = first.to(tl.float32) * x[0][None, :] + second.to(tl.float32) * x[1][None, :]
-        acc += tl.sum(product.reshape(BLOCK, LANES, 4), 2)
+        for each in tl.static_range(4):
+            if type_ == tl.float32:
+                acc += words[each].to(tl.float32, bitcast=True) * x[each][0][None, :]
+            else:
+                acc += lower_half(words[each], type_) * x[each][0][None, :]
+                acc += upper_half(words[each], type_) * x[each][1][None, :]
     elif FORMAT == INT8:
-        upper = dp4a(w, x[0][None, :], 0, NATIVE)
-        both = dp4a(w, x[1][None, :], upper << 8, NATIVE)
-        acc += tl.sum(both.reshape(BLOCK, LANES, 4), 2)
+        upper = tl.zeros_like(acc)
+        for each in tl.static_range(4):
+            upper = dp4a(words[each], x[each][0][None, :], upper, "s32", NATIVE)
+        acc += upper << 8
+        for each in tl.static_range(4):
+            acc = dp4a(words[each], x[each][1][None, :], acc, "s32", NATIVE)
     else:
-        first = w & 0x0F0F0F0F
-        second = (w >> 4) & 0x0F0F0F0F
-        both = dp4a(second, x[2][None, :], dp4a(first, x[0][None, :], 0, NATIVE), NATIVE) << 8
-        both = dp4a(second, x[3][None, :], dp4a(first, x[1][None, :], both, NATIVE), NATIVE)
-        sums = tl.sum(both.reshape(BLOCK, LANES, 4), 2) - x[4][None, :]
-        acc += sums.to(tl.float32) * scale
+        upper = tl.zeros(acc.shape, tl.int32)
+        low, high = (), ()
+        for each in tl.static_range(4):
+            low += ((words[each] << 4) & NIBBLES,)  # type: ignore[assignment]
+            high += (words[each] & NIBBLES,)  # type: ignore[assignment]
+            upper = dp4a(low[each], x[each][0][None, :], upper, "u32", NATIVE)
+            upper = dp4a(high[each], x[each][2][None, :], upper, "u32", NATIVE)
+        both = (upper << 8) - x[4][None, :]
+        for each in tl.static_range(4):
+            both = dp4a(low[each], x[each][1][None, :], both, "u32", NATIVE)
+            both = dp4a(high[each], x[each][3][None, :], both, "u32", NATIVE)
+        acc += both.to(tl.float32) * scale
     return acc
 
 
 @triton.jit
-def dp4a(a, b, c, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """c and the products of the four signed bytes of a with those of b, in int32; NATIVE in one
-    instruction, which Triton's interpreter has not."""
+def dp4a(a, b, c, a_type: tl.constexpr, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """c and the products of the four bytes of a, signed ("s32") or not ("u32"), with the signed ones of b, in
+    int32; NATIVE in one instruction, which Triton's interpreter has not."""
     if NATIVE:
         a, b = tl.broadcast(a, b)
-        c = c + tl.zeros_like(a)
         total = tl.inline_asm_elementwise(
-            "dp4a.s32.s32 $0, $1, $2, $3;",
+            "dp4a." + a_type + ".s32 $0, $1, $2, $3;",
             "=r,r,r,r",
             [a, b, c],
             dtype=tl.int32,
@@ -206,5 +300,6 @@ def dp4a(a, b, c, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
     else:
         total = c
         for byte in tl.static_range(4):
-            total += (a << (24 - 8 * byte) >> 24) * (b << (24 - 8 * byte) >> 24)
+            of_a = (a >> 8 * byte) & 255 if a_type == "u32" else a << (24 - 8 * byte) >> 24
+            total += of_a * (b << (24 - 8 * byte) >> 24)
     return total

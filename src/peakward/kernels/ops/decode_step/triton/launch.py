@@ -375,5 +375,6 @@ def _sizes(matrix: Matrix, cut: Cut) -> dict[str, Any]:
         "NATIVE": native,
         "num_warps": cut.warps,
         "num_stages": 1,
+        "maxnreg": cut.registers,
         **dependent(),
     }

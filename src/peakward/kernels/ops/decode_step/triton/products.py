@@ -84,7 +84,17 @@ def decode_step_rotated(  # type: ignore[no-untyped-def]
     gains = bits_of(gain_ptr, K, PER_WORD, LANES, CHUNKS)
     wait_for_the_one_before(DEPENDENT)
     x, factor = held(
-        x_ptr, gains, gain_ptr.dtype.element_ty, eps, K, FORMAT, PER_WORD, LANES, CHUNKS, True
+        x_ptr,
+        gains,
+        gain_ptr.dtype.element_ty,
+        eps,
+        K,
+        FORMAT,
+        PER_WORD,
+        LANES,
+        CHUNKS,
+        True,
+        NATIVE,
     )
     position = tl.load(position_ptr)
     for block in range(tl.program_id(0), n_blocks, step):
@@ -186,7 +196,17 @@ def decode_step_gated(  # type: ignore[no-untyped-def]
     gains = bits_of(gain_ptr, K, PER_WORD, LANES, CHUNKS)
     wait_for_the_one_before(DEPENDENT)
     x, factor = held(
-        x_ptr, gains, gain_ptr.dtype.element_ty, eps, K, FORMAT, PER_WORD, LANES, CHUNKS, True
+        x_ptr,
+        gains,
+        gain_ptr.dtype.element_ty,
+        eps,
+        K,
+        FORMAT,
+        PER_WORD,
+        LANES,
+        CHUNKS,
+        True,
+        NATIVE,
     )
     for block in range(tl.program_id(0), n_blocks, step):
         if AHEAD:
@@ -268,7 +288,7 @@ def decode_step_product(  # type: ignore[no-untyped-def]
     type_: tl.constexpr = x_ptr.dtype.element_ty
     gains = bits_of(gain_ptr, K, PER_WORD, LANES, CHUNKS) if NORMED else ()
     wait_for_the_one_before(DEPENDENT)
-    x, factor = held(x_ptr, gains, type_, eps, K, FORMAT, PER_WORD, LANES, CHUNKS, NORMED)
+    x, factor = held(x_ptr, gains, type_, eps, K, FORMAT, PER_WORD, LANES, CHUNKS, NORMED, NATIVE)
     best = tl.full((BLOCK,), LEAST, tl.int64)
     for block in range(tl.program_id(0), n_blocks, step):
         column = block * BLOCK + tl.arange(0, BLOCK)

@@ -20,6 +20,8 @@ class Cut(NamedTuple):
     warps: int = 8
     programs: int = 1
     """The programs of a multiprocessor."""
+    registers: int | None = None
+    """The most of a thread, where the compiler would take more than leave room for all programs."""
 
     def chunks(self, k: int, per_word: int) -> int:
         """The steps in which a row's lanes take its columns, four words each."""
@@ -91,7 +93,7 @@ _INT8 = (
     _Widths(math.inf, *2 * (Cut(4, 256, 3, 2, 8, 2),)),
 )
 _INT4 = (
-    _Widths(3072, Cut(8, 32, 1, 2, 4, 4), Cut(16, 32, 1, 2, 4, 4), tall_from=6000),
+    _Widths(3072, Cut(8, 32, 1, 2, 4, 4), Cut(16, 32, 1, 2, 4, 4, 128), tall_from=6000),
     _Widths(6144, Cut(16, 64, 1, 2, 4, 3), Cut(16, 64, 1, 2, 8, 2)),
     _Widths(math.inf, *2 * (Cut(4, 128, 1, 2, 4, 3),)),
 )

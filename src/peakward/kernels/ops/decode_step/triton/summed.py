@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from peakward.kernels.ops.decode_step.triton.held import added
-from peakward.kernels.ops.decode_step.triton.stored import INT8, row_of, tile
+from peakward.kernels.ops.decode_step.triton.stored import DENSE, INT8, row_of, tile
 
 
 @triton.jit
@@ -88,5 +88,8 @@ def summed(  # type: ignore[no-untyped-def]
             )
         acc = added(acc, tiles[0][0], tiles[0][1], x[chunk], type_, FORMAT, LANES, NATIVE)
         tiles = tiles[1:] + (new,)
-    total = tl.sum(acc, 1).to(tl.float32) if FORMAT != INT8 else tl.sum(acc.to(tl.float32), 1)
-    return total * factor * channel_scale, tiles
+    if FORMAT == DENSE:
+        total = tl.sum(acc, 1) * factor
+    else:
+        total = tl.sum(acc.to(tl.float32) * factor[None, :], 1) * channel_scale
+    return total, tiles
