@@ -23,6 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
+from operator import itemgetter
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
@@ -86,36 +87,35 @@ def shape_kernels(name: str, format_: int) -> list[Kernel]:
 # block, lanes, depth, warps, programs of a multiprocessor (and registers): the best of wider sweeps.
 SHORTLIST = {
     0: (
-        (2, 128, 3, 4, 4), (4, 128, 3, 4, 3), (4, 128, 3, 4, 4), (8, 64, 3, 4, 3), (8, 128, 3, 8, 2),
-        (4, 256, 2, 8, 2), (4, 256, 3, 8, 2), (2, 256, 3, 8, 2), (2, 256, 4, 8, 2), (4, 128, 2, 4, 5),
-        (8, 256, 1, 8, 2), (4, 256, 1, 8, 2), (8, 128, 2, 8, 2), (8, 128, 4, 8, 2), (2, 256, 3, 8, 3),
-        (2, 128, 3, 4, 6), (8, 64, 2, 4, 3), (8, 64, 2, 4, 4),
+        (4, 128, 3, 4, 3), (4, 128, 3, 4, 4), (8, 128, 3, 8, 2), (8, 64, 2, 4, 3), (4, 256, 2, 8, 2),
+        (2, 256, 3, 8, 2),
     ),
     1: (
-        (16, 32, 3, 4, 4), (16, 32, 2, 4, 4), (16, 64, 2, 8, 2), (16, 32, 3, 8, 2), (8, 64, 3, 4, 4),
-        (8, 128, 2, 8, 2), (4, 256, 3, 8, 2), (4, 256, 3, 8, 1), (4, 128, 3, 4, 4), (4, 128, 2, 4, 5),
-        (8, 64, 2, 4, 4), (8, 32, 3, 4, 4), (8, 32, 3, 4, 5), (8, 64, 1, 4, 5), (8, 128, 3, 8, 2),
-        (16, 64, 1, 8, 2), (4, 256, 2, 8, 3), (4, 128, 3, 8, 3), (8, 64, 3, 8, 2), (32, 32, 2, 8, 1),
+        (16, 32, 3, 4, 4), (8, 64, 3, 4, 4), (8, 64, 1, 4, 5), (8, 32, 3, 4, 4), (4, 256, 3, 8, 2),
+        (4, 128, 3, 4, 4), (16, 32, 3, 8, 2), (32, 32, 2, 8, 1),
     ),
     2: (
-        (16, 32, 1, 4, 4, 128), (16, 32, 1, 8, 2), (8, 32, 1, 4, 4), (8, 32, 2, 4, 4), (8, 64, 1, 4, 4),
-        (8, 64, 2, 4, 4, 128), (8, 64, 2, 4, 3), (8, 64, 1, 8, 2), (16, 64, 1, 4, 3), (16, 64, 1, 8, 2),
-        (32, 32, 1, 4, 3), (32, 32, 1, 8, 2), (4, 128, 1, 4, 4), (4, 128, 1, 4, 3), (4, 128, 1, 8, 2),
-        (4, 128, 2, 8, 2), (8, 128, 1, 4, 3), (8, 128, 1, 8, 2), (4, 64, 2, 4, 4), (4, 32, 2, 4, 4),
-        (4, 64, 1, 4, 6), (4, 128, 1, 4, 4, 128), (8, 128, 1, 8, 2, 128),
+        (16, 32, 1, 4, 4, 128), (8, 32, 1, 4, 4), (8, 32, 2, 4, 4), (8, 64, 1, 4, 4),
+        (8, 64, 2, 4, 4, 128), (4, 128, 1, 4, 3), (4, 128, 1, 4, 4, 128), (16, 64, 1, 4, 3),
     ),
 }  # fmt: skip
+AHEAD = ((0, False), (1, False), (2, False), (1, True), (2, True))
+"""Blocks that are brought before the wait, and whether a program goes on to."""
+THEN_BYTES = 4 << 20
+"""Of the next matrix that a kernel in a chain brings ahead."""
 
 
 def candidates(kernel: Kernel) -> list[Cut]:
     """Cuts to time."""
     found = {rule(kernel): None}
     for block, lanes, depth, *fill in SHORTLIST[kernel.format_]:
-        cut = Cut(block, lanes, depth, 2, *fill)
         per_word = (2, 4, 8)[kernel.format_]
         held = kernel.k / lanes / (1 if per_word == 2 else 2)
-        if held <= 96 and depth <= cut.chunks(kernel.k, per_word):
-            found[cut] = None
+        if held <= 96:
+            for ahead, stays in AHEAD:
+                cut = Cut(block, lanes, depth, ahead, *fill)._replace(stays_ahead=stays)
+                if depth <= cut.chunks(kernel.k, per_word):
+                    found[cut] = None
     return list(found)
 
 
@@ -207,9 +207,9 @@ class Around:
         self.out = of(1, shape.n_heads, shape.head_dim)
         self.nothing = first_of(Matrix(self.gain[None], None, 1, shape.d_model), 0)
 
-    def start(self, kernel: Kernel, held: Matrix, then: Matrix, cut: Cut) -> None:
+    def start(self, kernel: Kernel, held: Matrix, then: Matrix, cut: Cut, then_bytes: int) -> None:
         how = {"cut": cut, "n_programs": MULTIPROCESSORS * cut.programs}
-        following = first_of(then, 8 << 20, halves=kernel.name == "up")
+        following = first_of(then, then_bytes, halves=kernel.name == "up")
         if kernel.name == "qkv":
             kernels.rotated(
                 self.x, self.gain, 1e-5, held, None, self.cos, self.sin, self.position, self.q,
@@ -226,9 +226,12 @@ class Around:
             x = self.mixed if kernel.name == "out" else self.gated
             kernels.product(x, None, 1e-5, held, self.x, adds=True, then=following, **how)
 
-    def next_of(self, kernel: Kernel, held: list[Matrix], cut: Cut, each: int) -> None:
+    def next_of(
+        self, kernel: Kernel, held: list[Matrix], cut: Cut, then_bytes: int, each: int
+    ) -> None:
         """Number `each` of a chain that goes through these matrices."""
-        self.start(kernel, held[each % len(held)], held[(each + 1) % len(held)], cut)
+        following = held[(each + 1) % len(held)]
+        self.start(kernel, held[each % len(held)], following, cut, then_bytes)
 
     def attend(self, layer: int, split: Split) -> None:
         kernels.attention(
@@ -282,7 +285,7 @@ def compile_some(jobs: list[Job]) -> list[str]:
                 held.attend(0, job.cut)
             else:
                 own = matrix(job.kernel, "meta")
-                held.start(job.kernel, own, own, job.cut)
+                held.start(job.kernel, own, own, job.cut, 0)
         except Exception as error:  # noqa: BLE001 (told, and left out)
             failed.append(f"{job}: {str(error)[-300:]}")
     return failed
@@ -367,9 +370,9 @@ def sweep(report: Report, name: str, formats: set[int]) -> dict[Kernel, list[Cut
             held, rows = copies(kernel), []
             for cut in candidates(kernel):
                 with told(report, f"sweep {kernel} {cut}"):
-                    start = partial(around.next_of, kernel, held, cut)
+                    start = partial(around.next_of, kernel, held, cut, THEN_BYTES)
                     rows.append((chain_s(start, max(24, len(held))), cut))
-            rows.sort()
+            rows.sort(key=itemgetter(0))
             best[kernel] = [cut for _, cut in rows]
             report.add(
                 phase="sweep", model=name, kernel=kernel._asdict(),
@@ -414,7 +417,7 @@ def ablate(report: Report, name: str, best: dict[Kernel, list[Cut]], what: str) 
     for kernel, cuts in best.items():
         held, cut = copies(kernel), cuts[0]
         tried = cut._replace(ahead=0) if what == "no-prefetch" else cut
-        took = chain_s(partial(around.next_of, kernel, held, tried), max(24, len(held)))
+        took = chain_s(partial(around.next_of, kernel, held, tried, THEN_BYTES), max(24, len(held)))
         report.add(phase="ablate", what=what, kernel=kernel._asdict(), cut=tried, us=took * 1e6)
 
 
@@ -546,12 +549,22 @@ def steps(
 def fastest(
     name: str, weights: str, best: dict[Kernel, list[Cut]], splits: list[Split]
 ) -> dict[str, list[Any]]:
-    """Of each kernel of a step its fastest cuts alone; nothing where not all were swept."""
+    """Of each kernel of a step its fastest cuts alone, and the fastest with more or less brought ahead;
+    nothing where not all were swept."""
     own = [*shape_kernels(name, FORMATS.index(weights)), shape_kernels(name, 0)[0]]
-    rows: dict[str, list[Any]] = {each.name: best.get(each, [])[:REFINED] for each in own}
+    rows: dict[str, list[Any]] = {}
+    for each in own:
+        found = best.get(each, [])
+        alike = [cut for cut in found if like(cut) == like(found[0])]
+        rows[each.name] = list(dict.fromkeys((*found[:REFINED], *alike)))
     rows["attention"] = splits[:REFINED]
     rows["then_bytes"] = [4 << 20, 0, 8 << 20, 16 << 20]
     return rows if all(rows.values()) else {}
+
+
+def like(cut: Cut) -> Cut:
+    """The cut without what it brings ahead."""
+    return cut._replace(ahead=0, stays_ahead=False)
 
 
 REFINED = 3

@@ -15,8 +15,8 @@ LARGEST = tl.constexpr(32512)
 """127 · 256: the largest whole number whose bytes, rounded to the nearest, are both in int8."""
 ONES = tl.constexpr(12582912.0)
 """1.5 · 2²³: the fp32 numbers about it are whole."""
-NIBBLES = tl.constexpr(-0x0F0F0F10)
-"""The upper halves of a word's bytes: 0xF0F0F0F0, signed."""
+UPPER_HALVES = tl.constexpr(-0x0F0F0F10)
+"""Of a word's bytes: 0xF0F0F0F0, signed."""
 HALVES = tl.constexpr(-0x7F7F7F80)
 """128 in each byte: 0x80808080, signed. It makes bytes that are 128 too large signed ones."""
 
@@ -268,17 +268,19 @@ def added(  # type: ignore[no-untyped-def]
         for each in tl.static_range(4):
             acc = dp4a(words[each], x[each][1][None, :], acc, "s32", NATIVE)
     else:
+        # The nibbles that lie in the lower halves of bytes, times 16, and those in the upper ones.
         upper = tl.zeros(acc.shape, tl.int32)
-        low, high = (), ()
+        lower = tl.zeros(acc.shape, tl.int32)
         for each in tl.static_range(4):
-            low += ((words[each] << 4) & NIBBLES,)  # type: ignore[assignment]
-            high += (words[each] & NIBBLES,)  # type: ignore[assignment]
-            upper = dp4a(low[each], x[each][0][None, :], upper, "u32", NATIVE)
-            upper = dp4a(high[each], x[each][2][None, :], upper, "u32", NATIVE)
-        both = (upper << 8) - x[4][None, :]
+            low = words[each] & 0x0F0F0F0F
+            upper = dp4a(low, x[each][0][None, :], upper, "u32", NATIVE)
+            lower = dp4a(low, x[each][1][None, :], lower, "u32", NATIVE)
+        upper, lower = upper << 4, (lower << 4) - x[4][None, :]
         for each in tl.static_range(4):
-            both = dp4a(low[each], x[each][1][None, :], both, "u32", NATIVE)
-            both = dp4a(high[each], x[each][3][None, :], both, "u32", NATIVE)
+            high = words[each] & UPPER_HALVES
+            upper = dp4a(high, x[each][2][None, :], upper, "u32", NATIVE)
+            lower = dp4a(high, x[each][3][None, :], lower, "u32", NATIVE)
+        both = (upper << 8) + lower
         acc += both.to(tl.float32) * scale
     return acc
 

@@ -371,6 +371,7 @@ def _sizes(matrix: Matrix, cut: Cut) -> dict[str, Any]:
         "CHUNKS": cut.chunks(matrix.k, matrix.per_word),
         "DEPTH": cut.depth,
         "AHEAD": cut.ahead if native else 0,
+        "STAYS_AHEAD": cut.stays_ahead and cut.ahead > 0 and native,
         "WARPS": cut.warps,
         "NATIVE": native,
         "num_warps": cut.warps,

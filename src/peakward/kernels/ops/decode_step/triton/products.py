@@ -46,6 +46,7 @@ def decode_step_rotated(  # type: ignore[no-untyped-def]
     CHUNKS: tl.constexpr,
     DEPTH: tl.constexpr,
     AHEAD: tl.constexpr,
+    STAYS_AHEAD: tl.constexpr,
     WARPS: tl.constexpr,
     DEPENDENT: tl.constexpr,
     NATIVE: tl.constexpr,
@@ -105,7 +106,7 @@ def decode_step_rotated(  # type: ignore[no-untyped-def]
         angle = position * HALF + at
         cos = tl.load(cos_ptr + angle, mask=turns, other=1.0).to(tl.float32)
         sin = tl.load(sin_ptr + angle, mask=turns, other=0.0).to(tl.float32)
-        if AHEAD:
+        if STAYS_AHEAD:
             prefetch(w_ptr, block + AHEAD * step, n, K, FORMAT, PER_WORD, BLOCK, HALF, 32 * WARPS)
         total, tiles = summed(
             tiles, x, factor, w_ptr, scale_ptr, block, block + step, n,
@@ -159,6 +160,7 @@ def decode_step_gated(  # type: ignore[no-untyped-def]
     CHUNKS: tl.constexpr,
     DEPTH: tl.constexpr,
     AHEAD: tl.constexpr,
+    STAYS_AHEAD: tl.constexpr,
     WARPS: tl.constexpr,
     DEPENDENT: tl.constexpr,
     NATIVE: tl.constexpr,
@@ -209,8 +211,9 @@ def decode_step_gated(  # type: ignore[no-untyped-def]
         NATIVE,
     )
     for block in range(tl.program_id(0), n_blocks, step):
-        if AHEAD:
+        if STAYS_AHEAD:
             prefetch(w_ptr, block + AHEAD * step, n, K, FORMAT, PER_WORD, BLOCK, HALF, 32 * WARPS)
+        if NATIVE:
             if block + step >= n_blocks:
                 bring_next(
                     then_ptr,
@@ -258,6 +261,7 @@ def decode_step_product(  # type: ignore[no-untyped-def]
     CHUNKS: tl.constexpr,
     DEPTH: tl.constexpr,
     AHEAD: tl.constexpr,
+    STAYS_AHEAD: tl.constexpr,
     WARPS: tl.constexpr,
     DEPENDENT: tl.constexpr,
     NATIVE: tl.constexpr,
@@ -296,8 +300,9 @@ def decode_step_product(  # type: ignore[no-untyped-def]
         inside = column < n
         if ADDS:
             residual = tl.load(out, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
-        if AHEAD:
+        if STAYS_AHEAD:
             prefetch(w_ptr, block + AHEAD * step, n, K, FORMAT, PER_WORD, BLOCK, 0, 32 * WARPS)
+        if NATIVE:
             if block + step >= n_blocks:
                 bring_next(
                     then_ptr,

@@ -16,12 +16,14 @@ class Cut(NamedTuple):
     depth: int
     """Tiles of a program on their way to registers."""
     ahead: int
-    """Blocks of a program on their way to the L2."""
+    """Blocks of a program that are brought into the L2 before the wait."""
     warps: int = 8
     programs: int = 1
     """The programs of a multiprocessor."""
     registers: int | None = None
     """The most of a thread, where the compiler would take more than leave room for all programs."""
+    stays_ahead: bool = False
+    """Whether a program goes on to bring the block that is so many ahead, with each that it multiplies."""
 
     def chunks(self, k: int, per_word: int) -> int:
         """The steps in which a row's lanes take its columns, four words each."""
@@ -66,46 +68,53 @@ POSITIONS_AHEAD = 1 << 16
 """The most positions that all programs of attention bring into the L2: 16 MiB at a head_dim of 64."""
 
 
-class _Widths(NamedTuple):
-    """The cuts of matrices of up to so many columns: those of few rows, and of more than `tall_from`."""
+class _Rule(NamedTuple):
+    """The cut of matrices of up to so many columns and rows that no rule before it takes."""
 
     columns: float
-    short: Cut
-    tall: Cut
-    tall_from: int = 9000
+    rows: float
+    cut: Cut
 
 
-# Of a sweep over the products of `2.7B`, `small` and Llama-2-7B in chains over cold weights on an H200, ten
-# to eighteen cuts each; of the fastest alone those that made whole steps fastest. int8 of 3,072 to 6,144
-# columns is as an H100's sweep left it. A lane that held more of the activations would lack registers for
-# weights on their way; of int4 four programs of 128 registers a thread fill a multiprocessor, and 11.4 µs
-# for up became 14.5 with three.
+# Of a sweep over the products of `2.7B`, `small` and Llama-2-7B on an H200, in chains over cold weights and
+# then, the fastest of each and those alike that bring more or less ahead, in whole steps. A lane that held more
+# of the activations would lack registers for weights on their way; of int4 four programs of 128 registers a
+# thread fill a multiprocessor. What is brought into the L2 behind the wait delays what is waited for: `2.7B` in
+# bf16 takes 1,935 µs a step where no block is brought, and 2,190 where the second next one always is. int8 of
+# 3,072 to 6,144 columns is as an H100's sweep left it.
 _DENSE = (
-    _Widths(1024, *2 * (Cut(8, 64, 2, 2, 4, 3),)),
-    _Widths(3072, Cut(4, 128, 3, 2, 4, 3), Cut(8, 128, 3, 2, 8, 2), tall_from=6000),
-    _Widths(6144, Cut(4, 256, 2, 2, 8, 2), Cut(8, 128, 4, 2, 8, 2), tall_from=16_000),
-    _Widths(math.inf, *2 * (Cut(2, 256, 3, 2, 8, 2),)),
+    _Rule(1024, math.inf, Cut(8, 64, 2, 0, 4, 3)),
+    _Rule(3072, 5000, Cut(4, 128, 3, 1, 4, 4, stays_ahead=True)),
+    _Rule(6144, math.inf, Cut(4, 128, 3, 0, 4, 4)),
+    _Rule(math.inf, 3000, Cut(2, 256, 3, 0, 8, 2)),
+    _Rule(math.inf, math.inf, Cut(4, 256, 2, 0, 8, 2)),
 )
 _INT8 = (
-    _Widths(1024, Cut(16, 64, 1, 2, 8, 2), Cut(32, 32, 2, 2, 8, 1), tall_from=6000),
-    _Widths(3072, Cut(16, 32, 3, 2, 4, 4), Cut(8, 64, 3, 2, 4, 4)),
-    _Widths(6144, *2 * (Cut(8, 128, 2, 2, 8, 2),)),
-    _Widths(math.inf, *2 * (Cut(4, 256, 3, 2, 8, 2),)),
+    _Rule(1024, 6000, Cut(16, 64, 1, 0, 8, 2)),
+    _Rule(1024, math.inf, Cut(32, 32, 2, 0, 8, 1)),
+    _Rule(3072, 5000, Cut(8, 64, 3, 1, 4, 4)),
+    _Rule(3072, 9000, Cut(16, 32, 3, 0, 4, 4)),
+    _Rule(3072, math.inf, Cut(16, 32, 3, 0, 8, 2)),
+    _Rule(6144, math.inf, Cut(8, 128, 2, 0, 8, 2)),
+    _Rule(math.inf, math.inf, Cut(4, 256, 3, 1, 8, 2, stays_ahead=True)),
 )
 _INT4 = (
-    _Widths(3072, Cut(8, 32, 1, 2, 4, 4), Cut(16, 32, 1, 2, 4, 4, 128), tall_from=6000),
-    _Widths(6144, Cut(16, 64, 1, 2, 4, 3), Cut(16, 64, 1, 2, 8, 2)),
-    _Widths(math.inf, *2 * (Cut(4, 128, 1, 2, 4, 3),)),
+    _Rule(3072, 5000, Cut(8, 32, 1, 1, 4, 4)),
+    _Rule(3072, 9000, Cut(16, 32, 1, 0, 4, 4, 128)),
+    _Rule(3072, math.inf, Cut(16, 32, 1, 2, 4, 4, 128)),
+    _Rule(6144, 5000, Cut(8, 64, 1, 1, 4, 4)),
+    _Rule(6144, math.inf, Cut(8, 64, 2, 0, 4, 4, 128)),
+    _Rule(math.inf, 3000, Cut(4, 128, 1, 2, 4, 3, stays_ahead=True)),
+    _Rule(math.inf, math.inf, Cut(4, 128, 1, 1, 4, 4, 128)),
 )
 
 
 def cut_for(*, n: int, k: int, per_word: int) -> Cut:
     """The cut of a matrix (n, k), of which a word of 32 bits has `per_word` columns."""
-    rule = {4: _INT8, 8: _INT4}.get(per_word, _DENSE)
+    rules = {4: _INT8, 8: _INT4}.get(per_word, _DENSE)
     # Elements in 32 bits are as wide as two in 16.
     columns = 2 * k if per_word == 1 else k
-    widths = next(each for each in rule if columns <= each.columns)
-    cut = widths.tall if n > widths.tall_from else widths.short
+    cut = next(each.cut for each in rules if columns <= each.columns and n <= each.rows)
     return cut._replace(depth=min(cut.depth, cut.chunks(k, per_word)))
 
 
