@@ -158,15 +158,14 @@ def words_of_lanes(words, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
 @triton.jit
 def _by_word(columns, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
     """Tensors (4 · LANES,) as four tuples of tensors (LANES,), one for each word of a lane."""
-    N: tl.constexpr = len(columns)
-    w0, w1, w2, w3 = (), (), (), ()
-    for each in tl.static_range(N):
-        first, second, third, fourth = words_of_lanes(columns[each], LANES)
-        w0 += (first,)
-        w1 += (second,)
-        w2 += (third,)
-        w3 += (fourth,)
-    return w0, w1, w2, w3
+    by_word = ((), (), (), ())
+    for each in tl.static_range(len(columns)):
+        words = words_of_lanes(columns[each], LANES)
+        by_word = (  # type: ignore[assignment]
+            by_word[0] + (words[0],), by_word[1] + (words[1],),
+            by_word[2] + (words[2],), by_word[3] + (words[3],),
+        )  # fmt: skip
+    return by_word
 
 
 @triton.jit
