@@ -246,9 +246,10 @@ def notes(view: View[Kept]) -> tuple[str, ...]:
         f"{1 / PART:.0%} of the positions: a step reads these, while its cache holds all. The window of the "
         "text read holds its own tokens alone.",
         f"{whose} reads {rows} stretches of text: a prompt of {prompt:,} tokens, then {new:,} more, one at a "
-        f"time. window, sinks, global and heavy hitters keep {part:,} tokens. Their steps are not captured, "
-        "and int8, fp8 and int4 are widened before attention: their times are not those of a kernel.",
-        "int4 weights are rounded and kept in the compute type: their loss is told, and not their speed.",
+        f"time. window, sinks, global and heavy hitters keep {part:,} tokens. Their steps tell the loss and "
+        "no speed: they are not captured, and read int8, fp8 and int4 widened. Only caches of the decode "
+        "steps have times.",
+        "int4 weights are rounded and kept in the compute type.",
         *setting.refusals(planned),
     )
 
@@ -307,7 +308,6 @@ STUDY = Study(
                 text("cache", lambda pair: pair[0].name),
                 text("status", lambda pair: pair[0].status),
                 Value("kept of a sequence", "bytes", lambda pair: losses.kept_bytes(pair[0])),
-                spread("time of a step", lambda pair: pair[0].time),
                 Value("nats a token", "count", lambda pair: losses.mean(pair[0])),
                 Value("perplexity", "count", lambda pair: losses.perplexity(pair[0])),
                 spread("more loss", _more, "count"),

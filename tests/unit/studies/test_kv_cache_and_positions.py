@@ -91,6 +91,11 @@ def test_a_loss_is_told_beside_what_is_kept(setting, gathered):
     assert "0.100 less than contiguous (−" in int8
     assert "not told apart" in int8
     assert any("a sequence keeps: MHA" in each for each in said)
+    read = found.tables[-1]
+    assert read.title == "A text read token by token"
+    assert len(read.rows) == len(kv_cache.CACHES)
+    # Beside decode steps of another model by kernels it would contradict them.
+    assert not any("time" in column.name for column in read.columns)
 
 
 def test_losses_beyond_the_length_are_paired(setting, gathered):

@@ -1,8 +1,8 @@
 """Caches of generation: sequences of any lengths, one a row, in the form that serves them.
 
 A prompt goes into its row alone (`prefill`), so that no padding is computed; then all rows go on together,
-each at its own position (`step`). A row that is released takes the next prompt. Lengths are known to the
-host, and beside that kept on the device, so that a step waits for nothing and can be captured (`advance`).
+each at its own position (`advance`). A row that is released takes the next prompt. Lengths are known to the
+host, and beside that kept on the device, so that a step waits for nothing and can be captured.
 
 `ContiguousCache` has room for the longest sequence in every row, `SlidingCache` has a ring of the last tokens
 and may keep the first ones too, `heavy_hitters.HeavyHitterCache` keeps what was attended to most,
@@ -115,10 +115,6 @@ class SequenceCache(ABC):
             self.release(row)
             raise
 
-    def step(self, model: nn.Module, ids: Tensor) -> Tensor:
-        """Takes the next token of every row, (n_rows, 1): the logits behind them, (n_rows, vocab)."""
-        return self.logits(model, ids, slice(0, len(self.lengths)))
-
     def logits(self, model: nn.Module, ids: Tensor, rows: slice) -> Tensor:
         """Takes ids (rows, n) behind what these rows hold: the logits behind the last, (rows, vocab).
 
@@ -146,7 +142,8 @@ class SequenceCache(ABC):
         return found
 
     def advance(self, model: nn.Module, ids: Tensor, active: Tensor, longest: int) -> Tensor:
-        """As `step`, for rows that are `active` (n_rows,); the others stay as long as they are."""
+        """Takes the next token of every row, (n_rows, 1): the logits behind them, (n_rows, vocab). Rows that
+        are not `active` (n_rows,) stay as long as they are. Otherwise as `score`."""
         found = self.score(model, ids, active, longest)[:, -1]
         self.held += active
         return found

@@ -30,6 +30,7 @@ SHAPES = {
 }
 PROMPTS, STEPS = (7, 1, 12), 9
 LONGEST = max(PROMPTS) + STEPS
+ROWS = slice(0, len(PROMPTS))
 ON_CPU = {"n_rows": len(PROMPTS), "device": "cpu", "dtype": torch.float64}
 CACHES = {
     "contiguous": lambda shape: ContiguousCache(shape, capacity=LONGEST, **ON_CPU),
@@ -53,7 +54,7 @@ def through(cache, model, whole, prompts=PROMPTS):
     ]
     for step in range(STEPS):
         ids = torch.stack([text[n + step] for text, n in zip(whole, prompts, strict=True)])
-        for row, logits in enumerate(cache.step(model, ids[:, None]).split(1)):
+        for row, logits in enumerate(cache.logits(model, ids[:, None], ROWS).split(1)):
             found[row].append(logits)
     return [torch.cat(each) for each in found]
 
@@ -191,7 +192,7 @@ def test_pages_are_shared_copied_freed_and_taken_again(make_decoder):
     cache.fork(0, onto=2)
     assert len(cache.pages.free) == 8 - 4
     ids = torch.tensor([[3], [4], [5]])
-    found = cache.step(model, ids)
+    found = cache.logits(model, ids, ROWS)
     assert cache.tables[2][:2] == cache.tables[0][:2]
     assert cache.tables[2][2] != cache.tables[0][2]  # Copied, for both wrote to it.
     for row, text in enumerate((first, second, first)):
@@ -263,7 +264,7 @@ def test_a_page_that_is_trimmed_and_written_again_is_known_no_more(make_decoder)
     prompt = texts(61, [8])[0].tolist()
     cache.prefill(model, 0, prompt)
     cache.trim(0, 6)
-    cache.step(model, torch.tensor([[40], [0], [0]]))
+    cache.logits(model, torch.tensor([[40], [0], [0]]), ROWS)
     cache.release(1)
     longer = [*prompt, 9]
     found = cache.prefill(model, 1, longer)

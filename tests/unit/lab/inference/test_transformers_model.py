@@ -61,7 +61,7 @@ def test_rows_of_unequal_lengths_go_on_as_without_a_cache(model, kind):
         assert relative(found[0], expected[length - 1]) < 1e-5
     for each in range(7):
         at = [length + each for length in starts]
-        found = cache.step(model, ids[0, at][:, None])
+        found = cache.logits(model, ids[0, at][:, None], slice(0, 2))
         assert relative(found, expected[at]) < 1e-5
     ends = [length + 7 for length in starts]
     several = torch.stack([ids[0, end : end + 2] for end in ends])
@@ -103,7 +103,7 @@ def test_masks_of_other_models_stay_as_they_are(model):
     cache = cache_of(model)
     cache.prefill(model, 0, [1, 2, 3])
     cache.prefill(model, 1, [1, 2])
-    cache.step(model, torch.tensor([[4], [5]]))
+    cache.logits(model, torch.tensor([[4], [5]]), slice(0, 2))
     assert dict(table) == before
 
 
@@ -313,7 +313,7 @@ def test_a_text_of_longrope_ends_where_its_angles_would_change():
     cache = cache_of(model)
     cache.prefill(model, 0, ids_of(24)[0].tolist())
     with pytest.raises(PeakwardError, match="at most 24 tokens"):
-        cache.step(model, torch.tensor([[1], [1]]))
+        cache.logits(model, torch.tensor([[1], [1]]), slice(0, 2))
 
 
 def test_angles_that_follow_the_longest_row_are_not_captured():
@@ -396,7 +396,7 @@ def test_a_users_own_masks_stand_again_behind_a_pass_that_failed(model, monkeypa
     cache.prefill(model, 0, [1, 2, 3])
     cache.prefill(model, 1, [1, 2])
     with pytest.raises(IndexError):
-        cache.step(model, torch.tensor([[4], [len(TOKENS)]]))
+        cache.logits(model, torch.tensor([[4], [len(TOKENS)]]), slice(0, 2))
     assert table._local_mapping == {"sdpa": own}
 
 

@@ -4,9 +4,13 @@ from typing import get_args
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+from peakward.kernels.ops.attention.api import implementation
+from peakward.lab.inference.sequences import ContiguousCache
+from peakward.lab.models import decoder
 from peakward.lab.quality import caches, positions, subjects
-from peakward.lab.quality.score import by_stretch
+from peakward.lab.quality.score import WARM_UP_STEPS, by_stretch
 from peakward.records.case import QualityCase, Source
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import Positions
@@ -44,6 +48,37 @@ def test_caches_read_one_text_with_one_model(text, monkeypatch):
     assert kept["window"] == kept["contiguous"] // 4
     assert kept["int4"] < kept["contiguous"] / 4
     assert len(found["paged"].run.steps_s) == 32 - 3
+
+
+@pytest.mark.parametrize("way", caches.WAYS)
+def test_no_timed_step_of_a_cache_is_the_first_of_its_sizes(text, monkeypatch, way):
+    """cuDNN's attention is planned at the first call of each sizes and strides, for longer than a step."""
+    monkeypatch.setitem(caches.TRAINED, "cpu", (1, 64, 2, 1))
+    at_step, known = [], set()
+
+    def heard(*tensors, attn_mask=None, **others):
+        given = (each for each in (*tensors, attn_mask) if each is not None)
+        known.add(tuple((each.shape, each.stride()) for each in given))
+        return attention(*tensors, attn_mask=attn_mask, **others)
+
+    attention = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", heard)
+    work = subjects.build(case(text, "cache", way, (2, 32, 32, 16)))
+    run = work.run(lambda _n: at_step.append(len(known))).run
+    assert len(run.steps_s) == len(at_step) - WARM_UP_STEPS == 29
+    assert known, "the prompt at least is attended to by torch"
+    assert at_step[-1] == at_step[WARM_UP_STEPS - 1]
+
+
+def test_a_text_that_a_cache_cannot_hold_is_refused_before_it_is_read():
+    shape = positions.shape_of("rope", 1, 64, 64)
+    model = decoder.build(
+        shape, attention=implementation("sdpa"), device="cpu", dtype=torch.float32, seed=0
+    )
+    cache = ContiguousCache(shape, n_rows=1, capacity=40, device="cpu", dtype=torch.float32)
+    with pytest.raises(PeakwardError, match="at most 40 tokens"):
+        caches.read(model, cache, torch.zeros((1, 65), dtype=torch.int64), 32, lambda _n: None)
+    assert cache.lengths == [0]
 
 
 def test_positions_are_trained_and_read_beyond_their_length(text):
