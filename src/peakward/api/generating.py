@@ -66,7 +66,7 @@ def generate(
     decode_step: AskedStep = "auto",
     kv_cache: GenerationCache = "static",
     device: DeviceType | None = None,
-    db: str | Path = DB,
+    db: str | Path | None = None,
 ) -> Generation:
     """Continue a prompt, or several at once, with a real model: `peakward generate`.
 
@@ -104,12 +104,13 @@ def generate(
         kv_cache: "static": keys and values in the type of weights; "int8": in a byte an element, which rounds
             them and takes half the memory of bf16. On a GPU Peakward's decoder reads it as it is stored; else
             it is widened before each step.
-        db: where a calibration of this machine is looked for, for the share of its bandwidth.
+        db: the database in which a calibration of this machine is looked for, for the share of its bandwidth;
+            None: peakward.db where there is one.
 
     Raises:
         PeakwardError: no such model, one that is damaged or that keeps something else than keys and values, a
-            package that is not installed, an empty prompt, more tokens than the model takes, or a fused step,
-            a precision or weights that were asked for and cannot be had.
+            package that is not installed, an empty prompt, more tokens than the model takes, a database that
+            is not there, or a fused step, a precision or weights that were asked for and cannot be had.
     """
     name = str(check.path(model, "model"))
     prompts = tuple(_text(each) for each in _prompts(prompt))
@@ -121,7 +122,7 @@ def generate(
         raise PeakwardError(
             f"expected guesses for the draft {quoted(drafting)}, got 0: ask for some"
         )
-    place = check.path(db, "db")
+    place = None if db is None else check.path(db, "db")
     named = _named(precision, weights, calibration_text, decode_step, kv_cache)
     session.expect_torch()
     machine = this_machine(device)
@@ -329,15 +330,21 @@ def _numbers(given: object, n: int) -> tuple[int, ...]:
 
 def _sampling(temperature: object, top_k: object, top_p: object, seed: object) -> Sampling:
     return Sampling(
-        temperature=check.number(
-            temperature, "temperature", "a number from 0 to 100", low=0.0, high=100.0
-        ),
+        temperature=checked_temperature(temperature, "temperature"),
         top_k=None if top_k is None else check.whole(top_k, "top_k", low=1, high=2**24),
-        top_p=None
-        if top_p is None
-        else check.number(top_p, "top_p", "a share above 0, at most 1", low=LEAST_SHARE, high=1.0),
+        top_p=None if top_p is None else checked_top_p(top_p, "top_p"),
         seed=check.whole(seed, "seed", low=0, high=2**63 - 1),
     )
+
+
+def checked_temperature(given: object, name: str) -> float:
+    """The number that logits are divided by."""
+    return check.number(given, name, "a number from 0 to 100", low=0.0, high=100.0)
+
+
+def checked_top_p(given: object, name: str) -> float:
+    """The share of the probability that tokens are chosen from."""
+    return check.number(given, name, "a share above 0, at most 1", low=LEAST_SHARE, high=1.0)
 
 
 def _prompts(prompt: object) -> tuple[object, ...]:
@@ -357,12 +364,16 @@ def _text(prompt: object) -> str:
     return text
 
 
-def _calibration(here: Environment, db: Path) -> Calibration | None:
-    if not db.exists():
+def _calibration(here: Environment, db: Path | None) -> Calibration | None:
+    """
+    Raises:
+        PeakwardError: a database that was named and cannot be read.
+    """
+    if db is None and not Path(DB).exists():
         return None
     from peakward.store.database import Store
 
-    with Store.open_read_only(db) as store:
+    with Store.open_read_only(db or DB) as store:
         return store.calibration(here.key)
 
 

@@ -44,8 +44,9 @@ def investigate(
 
     What can be set around a call is tried, tf32 and the kernels of torch's attention, and what the model and
     the optimizer can be given in place. Everything else is named with what to change. Parameters, optimiser,
-    random states, the loader's generators and torch's settings are as before afterwards; what else the step
-    touches is not put back.
+    random states, the loader's generators, torch's settings and the schedulers of learning rates that the
+    step's code names or its objects hold are as before afterwards; what else the step touches is not put
+    back.
 
     Args:
         step: runs one whole step, again and again; called with the loader's next batch where there is one.

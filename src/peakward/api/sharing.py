@@ -116,8 +116,10 @@ def share(
     command: str,
     observer: Observer = QUIET,
     on_stage: Callable[[str], None] = lambda _stage: None,
+    began_s: float | None = None,
 ) -> Study:
-    """Measures the layouts of so many ranks, then the fastest of them for longer.
+    """Measures the layouts of so many ranks, then the fastest of them for longer, within a budget that began
+    at `began_s` by `time.monotonic`, else here.
 
     Raises:
         PeakwardError: more ranks than GPUs, GPUs of several kinds, or as `expect_sharable`.
@@ -126,7 +128,7 @@ def share(
 
     case = expect_sharable(case)
     expect_devices(n_ranks, here.device)
-    ends_s = monotonic() + budget_s
+    ends_s = (monotonic() if began_s is None else began_s) + budget_s
     left: dict[Protocol, list[str]] = {SCREENED: [], CONFIRMED: []}
     with session.opened(db, here, observer) as opened:
         sweep = opened.sweep

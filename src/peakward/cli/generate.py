@@ -70,7 +70,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     folder of .txt and .md files."""
     device: Annotated[str | None, option("cpu|cuda", "cuda where there is one")] = None
     """Where it runs."""
-    db: Annotated[str, option("FILE", "peakward.db")] = "peakward.db"
+    db: Annotated[str | None, option("FILE", "peakward.db, where there is one")] = None
     """Where a calibration of this machine is looked for."""
     views: Views = ViewOptions()
 
@@ -89,29 +89,8 @@ def main(options: Options, _command: str) -> int:
         raise PeakwardError(f"expected a prompt, got {got}: give --prompt TEXT or --prompts FILE")
     targets = output.targets(options.views)
     n = parse.whole(options.max_new_tokens, "--max-new-tokens", low=1, high=generating.MOST_TOKENS)
-    common: dict[str, Any] = {
-        "temperature": parse.number(options.temperature, "--temperature"),
-        "top_k": None
-        if options.top_k is None
-        else parse.whole(options.top_k, "--top-k", low=1, high=2**24),
-        "top_p": None if options.top_p is None else parse.number(options.top_p, "--top-p"),
-        "seed": parse.whole(options.seed, "--seed", low=0, high=2**63 - 1),
-        "precision": options.precision,
-        "weights": options.weights,
-        "calibration_text": options.calibration_text,
-        "decode_step": options.decode_step,
-        "kv_cache": options.kv_cache,
-        "device": options.device,
-    }
+    common = _common(options)
     guesses = parse.whole(options.guesses, "--guesses", low=0, high=generating.MOST_GUESSES)
-    for name, value, values in (
-        ("precision", options.precision, get_args(GenerationPrecision)),
-        ("weights", options.weights, get_args(StoredWeights)),
-        ("decode-step", options.decode_step, get_args(AskedStep)),
-        ("kv-cache", options.kv_cache, get_args(GenerationCache)),
-    ):
-        if value is not None:
-            check.one_of(value, values, f"a value of --{name}")
     if options.prompts is None and options.rows is not None:
         raise PeakwardError("expected no --rows for one prompt, got some: leave them out")
     if options.prompts is not None:
@@ -120,6 +99,10 @@ def main(options: Options, _command: str) -> int:
         if options.draft != "ngrams":
             raise PeakwardError(
                 f"expected no --draft for a queue, got {quoted(options.draft)}: leave it out"
+            )
+        if options.db is not None:
+            raise PeakwardError(
+                f"expected no --db for a queue, got {quoted(options.db)}: leave it out"
             )
         queue = read(Path(options.prompts))
         served = generating.serve(
@@ -149,6 +132,47 @@ def main(options: Options, _command: str) -> int:
     )
     output.show(found, targets, as_json=options.views.json, document=document(found))
     return 0
+
+
+def _common(options: Options) -> dict[str, Any]:
+    """The arguments of a prompt and of a queue alike.
+
+    Raises:
+        PeakwardError: a value that is none of its option's.
+    """
+    for name, value, values in (
+        ("precision", options.precision, get_args(GenerationPrecision)),
+        ("weights", options.weights, get_args(StoredWeights)),
+        ("decode-step", options.decode_step, get_args(AskedStep)),
+        ("kv-cache", options.kv_cache, get_args(GenerationCache)),
+    ):
+        if value is not None:
+            check.one_of(value, values, f"a value of --{name}")
+    for name, place in (
+        ("--model", options.model),
+        ("--draft", options.draft),
+        ("--calibration-text", options.calibration_text),
+        ("--db", options.db),
+    ):
+        if place is not None:
+            check.path(place, name)
+    temperature, top_k, top_p = options.temperature, options.top_k, options.top_p
+    return {
+        "temperature": generating.checked_temperature(
+            parse.number(temperature, "--temperature"), "--temperature"
+        ),
+        "top_k": None if top_k is None else parse.whole(top_k, "--top-k", low=1, high=2**24),
+        "top_p": None
+        if top_p is None
+        else generating.checked_top_p(parse.number(top_p, "--top-p"), "--top-p"),
+        "seed": parse.whole(options.seed, "--seed", low=0, high=2**63 - 1),
+        "precision": options.precision,
+        "weights": options.weights,
+        "calibration_text": options.calibration_text,
+        "decode_step": options.decode_step,
+        "kv_cache": options.kv_cache,
+        "device": options.device,
+    }
 
 
 def read(file: Path) -> list[Line]:

@@ -117,7 +117,7 @@ def main(given: Options, command: str) -> int:
         )
     here = this_machine(given.case.device)
     if (ranks or n_gpus) > 1:
-        return _share(given, ranks or n_gpus, here, command)
+        return _share(given, ranks or n_gpus, here, command, began_s)
     asked = _asked(given, here, command)
     targets = output.targets(given.results)
     expect_patchable(given.write_patch, given.case.model, overwrite=given.results.force)
@@ -146,7 +146,7 @@ def main(given: Options, command: str) -> int:
     return 0
 
 
-def _share(given: Options, n_ranks: int, here: Machine, command: str) -> int:
+def _share(given: Options, n_ranks: int, here: Machine, command: str, began_s: float) -> int:
     """Finds how several GPUs should share the step."""
     for name, default in NOT_SHARED.items():
         if getattr(given, name) != default:
@@ -173,6 +173,7 @@ def _share(given: Options, n_ranks: int, here: Machine, command: str) -> int:
             command=command,
             observer=watching,
             on_stage=watching.on_stage,
+            began_s=began_s,
         )
     output.show_study(study, targets, as_json=given.results.json)
     if study.interrupted:

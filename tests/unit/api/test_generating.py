@@ -135,6 +135,7 @@ def test_the_share_of_bandwidth_is_of_what_a_step_reads(model, in_tmp):
     # Steps attend to 3 to 7 positions; keys and values are 2 layers of 2 heads of 8 numbers in fp32.
     assert found.bytes_per_step == PARAMETERS * 4 + 5 * (2 * 2 * 2 * 8 * 4)
     assert found.bandwidth.source == "calibrated"
+    assert made(model, db="peakward.db").bandwidth == found.bandwidth
     step_s = found.decode_s / found.n_steps
     assert found.bandwidth_share == pytest.approx(found.bytes_per_step / step_s / 1e9)
 
@@ -484,8 +485,18 @@ REFUSED = (
     Line(("--prompt", ""), "at least one token, got ''"),
     Line(("--prompt", "x" * 80), "at most 64, which small takes, got 80 and 64"),
     Line(("--prompt", "x", "--temperature", "hot"), "expected a number for --temperature"),
-    Line(("--prompt", "x", "--top-p", "2"), "a share above 0, at most 1"),
+    Line(("--prompt", "x", "--temperature", "101"), "a number from 0 to 100 for --temperature"),
+    Line(("--prompt", "x", "--top-p", "2"), "a share above 0, at most 1 for --top-p"),
     Line(("--prompt", "x", "--top-k", "0"), "--top-k"),
+    Line(("--prompt", "x", "--model", ""), "expected a path for --model"),
+    Line(("--prompt", "x", "--draft", ""), "expected a path for --draft"),
+    Line(
+        ("--prompt", "x", "--weights", "int4:32-calibrated", "--calibration-text", ""),
+        "expected a path for --calibration-text",
+    ),
+    Line(("--prompt", "x", "--db", ""), "expected a path for --db"),
+    Line(("--prompt", "x", "--db", "none/x.db"), "expected a results database at "),
+    Line(("--prompts", "queue.txt", "--db", "x.db"), "expected no --db for a queue, got 'x.db'"),
     Line(("--prompt", "x", "--guesses", "-1"), "from 0 to 64 for --guesses"),
     Line(("--prompt", "x", "--guesses", "2", "--draft", "skip:x"), "write skip:12-17"),
     Line(("--prompt", "x", "--guesses", "2", "--draft", "distilled:x"), "write distilled:12-17"),

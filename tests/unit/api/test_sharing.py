@@ -1,6 +1,7 @@
 """`run` with several devices, on jobs of ranks that answer from a table."""
 
 import json
+import time
 
 import msgspec
 import pytest
@@ -148,12 +149,21 @@ def test_python_says_the_same(asked, tmp_path):
 
 def test_a_budget_that_ends_says_what_is_left(asked, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    now = iter(range(1000))
-    monkeypatch.setattr(sharing, "monotonic", lambda: float(next(now)))
+    began_s, now = time.monotonic(), iter(range(1000))
+    monkeypatch.setattr(sharing, "monotonic", lambda: began_s + next(now))
     assert main([*RUN, "--budget", "8s"]) == 0
     page = " ".join(capsys.readouterr().out.split())
     assert "The budget ended before these were timed" in page
     assert "The same command with a longer --budget goes on" in page
+
+
+def test_the_time_of_a_budget_begins_with_the_command(asked, tmp_path, monkeypatch, capsys):
+    """What is imported before the first layout is timed is of the budget too: here 100 s."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sharing, "monotonic", lambda: time.monotonic() + 100.0)
+    assert main([*RUN, "--budget", "90s"]) == 0
+    assert asked == []
+    assert "The budget ended before these were timed" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_dry_run_lists_the_layouts(asked, tmp_path, monkeypatch, capsysbinary):

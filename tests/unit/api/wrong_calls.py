@@ -515,7 +515,7 @@ def calls(study: Any, calibration: Any, trace: Any) -> tuple[Call, ...]:
                 "calibration_text": FILE,
                 "kv_cache": (*CHOICE, "int4", "none"),
                 "device": (*CHOICE, "gpu"),
-                "db": NEW_FILE[:-1] + NOTHING,
+                "db": NEW_FILE,
             },
         ),
         Call(

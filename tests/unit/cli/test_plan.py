@@ -1,6 +1,7 @@
 """`peakward plan`, through its command line."""
 
 import json
+from logging import Handler
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,28 @@ def test_one_screen_says_time_memory_cost_and_levers(capsys, monkeypatch):
         assert part in said
     assert "on the host" not in said
     assert len(said.partition("WHAT LEVERS WOULD CHANGE")[0].splitlines()) < 25
+
+
+def test_what_transformers_says_by_itself_is_kept_out(in_tmp, capsys):
+    """A model of state spaces asks for packages at its first pass, before it is refused in one line."""
+    logging = pytest.importorskip("transformers").utils.logging
+    (in_tmp / "config.json").write_text(
+        json.dumps(
+            {"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 1, "vocab_size": 50}
+        )
+    )
+    heard = []
+    library, listener = logging.get_logger("transformers"), Handler()
+    listener.emit = heard.append
+    library.addHandler(listener)
+    library.warning_once.__func__.cache_clear()
+    try:
+        words = ["--batch-size", "1", "--seq-len", "8", "--device", "h100-sxm"]
+        assert main(["plan", "--model", "hf:config.json", *words]) == 2
+    finally:
+        library.removeHandler(listener)
+    assert heard == []
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_plan_is_computed_once(tmp_path, monkeypatch, capsysbinary):

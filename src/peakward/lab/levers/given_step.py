@@ -8,13 +8,15 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -390,6 +392,16 @@ def check_step(given: Given, device_type: DeviceType) -> StepSeen:
     )
 
 
+def schedulers(step: Callable[..., object]) -> tuple[LRScheduler, ...]:
+    """The schedulers of learning rates that the step's code names or its object holds, or that a function or
+    an object among these does."""
+    named = [each for _, each in _held(step)]
+    # A module holds more than the step has to do with.
+    nearest = (each for each in named if not isinstance(each, ModuleType))
+    held = (*named, *(each for near in nearest for _, each in _held(near)))
+    return tuple({id(each): each for each in held if isinstance(each, LRScheduler)}.values())
+
+
 def _expect_place(places: set[str], device_type: DeviceType) -> None:
     """Or its times would be those of another device, or of launches alone."""
     if device_type == "cpu" and "cuda" in places:
@@ -432,5 +444,6 @@ def _held(step: Callable[..., object]) -> Iterator[tuple[str, Any]]:
     called: object = vars(type(step)).get("__call__")
     for each in (step, called):
         if inspect.isfunction(each) or inspect.ismethod(each):
-            found = inspect.getclosurevars(each)
-            yield from (*found.nonlocals.items(), *found.globals.items())
+            with suppress(ValueError):  # A variable of a function around it that has no value yet.
+                found = inspect.getclosurevars(each)
+                yield from (*found.nonlocals.items(), *found.globals.items())

@@ -1,6 +1,7 @@
 """A user's module in a case as its operators, for a prediction: nothing of it is computed."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from peakward.lab.models.callers_compilation import CallersCompilation
 from peakward.lab.models.data_parallel import inside
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.module_capture import capture_module
+from peakward.lab.models.transformers_source import silently
 from peakward.levers.catalogue import unseen
 from peakward.levers.compile import compiled_before
 from peakward.levers.precision import coming_in
@@ -57,7 +59,10 @@ def capture_as_it_comes(
         compiled_before(case.configuration, given.compiled), in_bf16=given.comes_in_bf16
     )
     case = msgspec.structs.replace(case, configuration=configuration)
-    return case, capture_given(case, given, compute_capability)
+    # Models of transformers say at their first pass which packages they would rather run.
+    quiet = silently() if case.source.startswith("hf:") else nullcontext()
+    with quiet:
+        return case, capture_given(case, given, compute_capability)
 
 
 def _built(case: ModuleCase) -> GivenModule:

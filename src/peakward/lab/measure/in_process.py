@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from peakward.lab.levers.given_step import Given, GivenStep
+from peakward.lab.levers.given_step import Given, GivenStep, schedulers
 from peakward.lab.measure import assemble, failure, nvml, probe
 from peakward.lab.measure.clock import clock_for
 from peakward.lab.measure.crowd import Crowd
@@ -49,9 +49,9 @@ def measure_step(
 ) -> Measurement:
     """Measures a function that runs one whole step, in this process.
 
-    Afterwards parameters, buffers, gradients, modes, the optimiser and the random states are as before,
-    also if the step raises. The verdict's reasons say what could not be isolated. If the step returns
-    its loss, the loss is checked and recorded.
+    Afterwards parameters, buffers, gradients, modes, the optimiser, the random states and the schedulers that
+    the step's code names are as before, also if the step raises. The verdict's reasons say what could not be
+    isolated. If the step returns its loss, the loss is checked and recorded.
 
     Args:
         step: The step, called without arguments, again and again.
@@ -83,7 +83,7 @@ def measure_step(
         uuid = None if gpu is None else nvml.uuid(gpu)
         environment = probe.environment(case.device, uuid=uuid)
         busy = _busy_reason(gpu)
-        with restored(model, optimizer):
+        with restored(model, optimizer, schedulers(step)):
             live = GivenStep(Given(step=step, model=model), None)
             answer = _measured(live, protocol, case.device, gpu)
     notes = (SHARED,) if model is not None else (SHARED, UNKNOWN)

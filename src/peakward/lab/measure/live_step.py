@@ -14,7 +14,14 @@ import torch
 from torch import nn
 
 from peakward.lab.data.given_loader import kept_loader
-from peakward.lab.levers.given_step import Given, GivenStep, StepSeen, check_step, given_step
+from peakward.lab.levers.given_step import (
+    Given,
+    GivenStep,
+    StepSeen,
+    check_step,
+    given_step,
+    schedulers,
+)
 from peakward.lab.measure.in_process import SHARED, UNKNOWN, fingerprint, place_of, type_of
 from peakward.lab.measure.this_process import PROFILED, ThisProcess
 from peakward.lab.models.snapshot import Snapshot
@@ -131,7 +138,7 @@ class StepWorkers(ThisProcess):
     def _kept(self) -> Iterator[None]:
         given = self._given
         if self._snapshot is None:
-            self._snapshot = Snapshot(given.model, given.optimizer)
+            self._snapshot = Snapshot(given.model, given.optimizer, schedulers(given.step))
         with kept_settings(), kept_loader(given.loader), self._snapshot.kept():
             yield
 

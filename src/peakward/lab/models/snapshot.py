@@ -10,25 +10,33 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from peakward.kernels.ops.forwards import states
 
 Restore = Callable[[], Any]
 """Restores a thing and returns it."""
+Count = int | float | None
 
 
 class Snapshot:
     """The state of a model and of an optimizer as it is now, which can be put back again and again.
 
     It is parameters, buffers, states of forward passes that were given, gradients, the training mode of every
-    module, and the optimiser's state and settings. Tensors keep their identity, so optimisers and graphs that
-    hold them stay valid. The copies lie in host memory and so leave a GPU's peak alone.
+    module, the optimiser's state and settings, and the counts and rates of schedulers. Tensors keep their
+    identity, so optimisers and graphs that hold them stay valid. The copies lie in host memory and so leave a
+    GPU's peak alone.
     """
 
-    def __init__(self, model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module | None,
+        optimizer: torch.optim.Optimizer | None,
+        schedulers: Iterable[LRScheduler] = (),
+    ) -> None:
         self._model = model
         self._tensors: dict[int, Tensor] = {}
-        restores: list[Restore] = []
+        restores: list[Restore] = [_scheduler(each) for each in schedulers]
         if model is not None:
             restores.extend(_module(each) for each in model.modules())
             held = (*model.parameters(), *model.buffers(), *states(model))
@@ -57,10 +65,12 @@ class Snapshot:
 
 
 def restored(
-    model: nn.Module | None, optimizer: torch.optim.Optimizer | None
+    model: nn.Module | None,
+    optimizer: torch.optim.Optimizer | None,
+    schedulers: Iterable[LRScheduler] = (),
 ) -> AbstractContextManager[None]:
     """Puts back on leaving what is on entering: see `Snapshot`."""
-    return Snapshot(model, optimizer).kept()
+    return Snapshot(model, optimizer, schedulers).kept()
 
 
 @contextmanager
@@ -148,6 +158,20 @@ def _module(module: nn.Module) -> Restore:
             table.update(saved)
         for each, required in needs_grad:
             each.requires_grad_(required)
+
+    return restore
+
+
+def _scheduler(scheduler: LRScheduler) -> Restore:
+    """Keeps what it counts, also in schedulers that it is made of; what else a user's class holds stays."""
+    counts = {name: each for name, each in vars(scheduler).items() if isinstance(each, Count)}
+    rates = {name: list(each) for name, each in vars(scheduler).items() if isinstance(each, list)}
+    parts = [_scheduler(each) for each in vars(scheduler).get("_schedulers", ())]
+
+    def restore() -> None:
+        vars(scheduler).update(counts, **{name: list(each) for name, each in rates.items()})
+        for each in parts:
+            each()
 
     return restore
 

@@ -132,9 +132,9 @@ def build(
 
 
 @contextmanager
-def _silently() -> Iterator[None]:
-    """Keeps transformers' bar, which a second of work does not need, and its table of weights that do not
-    fit, of which an error names one, out of the output."""
+def silently() -> Iterator[None]:
+    """Keeps transformers' own words out of the output: its bar, which a second of work needs not; its table
+    of weights that do not fit, of which an error names one; its advice to install other kernels."""
     from transformers.utils import logging
 
     shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -170,7 +170,7 @@ def _with_weights(found: tuple[Path, ...], config: Any, wanted: dict[str, Any]) 
         state |= held
     with torch.device("meta"):
         kind: Any = type(AutoModelForCausalLM.from_config(config, **wanted))
-    with _silently():
+    with silently():
         loaded: Any = kind.from_pretrained(
             None,
             config=config,

@@ -19,7 +19,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from peakward.lab.data.given_loader import GivenLoader
-from peakward.lab.levers.given_step import Given, GivenStep, feed_of, given_step, gradients_seen
+from peakward.lab.levers.given_step import (
+    Given,
+    GivenStep,
+    feed_of,
+    given_step,
+    gradients_seen,
+    schedulers,
+)
 from peakward.lab.levers.module_levers import SdpaCalls
 from peakward.lab.models.given_module import repeated_blocks
 from peakward.lab.models.snapshot import restored
@@ -376,10 +383,11 @@ def _difference(name: str, found: Outputs, expected: Outputs) -> float:
 def _as_here(given: Given) -> Kept:
     """Keeps model, optimizer and torch's settings as they are on entering, with levers at work in them or in
     eval mode."""
+    named = schedulers(given.step)
 
     @contextmanager
     def kept() -> Iterator[None]:
-        with kept_settings(), restored(given.model, given.optimizer):
+        with kept_settings(), restored(given.model, given.optimizer, named):
             yield
 
     return kept

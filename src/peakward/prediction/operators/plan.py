@@ -301,7 +301,7 @@ def _expect_gpu(precision: Precision, compute_capability: ComputeCapability) -> 
     if compute_capability < least:
         raise PeakwardError(
             f"expected a compute capability of {spell(least)} or more for {precision} operators in "
-            f"closed form, got {spell(compute_capability)}: name a younger GPU, or capture the step instead"
+            f"closed form, got {spell(compute_capability)}: name a younger GPU, or measure the case instead"
         )
 
 
@@ -355,7 +355,7 @@ def _expect_sizes(case: ModelCase) -> None:
         if got < least:
             raise PeakwardError(
                 f"expected {size} of {least} or more for operators in closed form, got {got}: "
-                "capture the step instead, or change it"
+                "measure the case instead, or change it"
             )
     if shape.positions == "rope" and shape.head_dim % 2:
         raise PeakwardError(
@@ -377,5 +377,5 @@ def expect(setting: str, got: object, *covered: object) -> None:
     if got not in covered:
         raise PeakwardError(
             f"expected {setting} {' or '.join(map(str, covered))} for operators in closed form, "
-            f"got {got}: capture the step instead, or change it"
+            f"got {got}: measure the case instead, or change it"
         )

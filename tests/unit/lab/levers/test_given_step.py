@@ -19,8 +19,9 @@ from peakward.lab.levers.given_step import (
     expect_step,
     given_step,
     gradients_seen,
+    schedulers,
 )
-from peakward.lab.measure.live_step import live_case
+from peakward.lab.measure.live_step import StepWorkers, live_case
 from peakward.levers.catalogue import lever
 from peakward.records.case import StepCase
 from peakward.records.errors import PeakwardError
@@ -334,3 +335,60 @@ def test_what_a_loader_does_is_no_part_of_the_step(make_step):
                 yield torch.zeros(2, 16).long()
 
     assert check_step(make_step(fed=True, loader=Loader()), "cpu").attention.n == 2
+
+
+class Trainer:
+    def __init__(self):
+        self.parameter = torch.nn.Parameter(torch.ones(2))
+        self.optimizer = torch.optim.SGD([self.parameter], lr=0.5)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
+
+    def step(self):
+        self.optimizer.zero_grad()
+        self.parameter.sum().backward()
+        self.optimizer.step()
+        self.scheduler.step()
+
+    __call__ = step
+
+    def in_a_function(self):
+        optimizer, scheduler, parameter = self.optimizer, self.scheduler, self.parameter
+
+        def step():
+            optimizer.zero_grad()
+            parameter.sum().backward()
+            optimizer.step()
+            scheduler.step()
+
+        return step
+
+
+def called(trainer):
+    def step():
+        trainer.step()
+
+    return step
+
+
+STEPS = {
+    "an object": lambda trainer: trainer,
+    "its method": lambda trainer: trainer.step,
+    "a call of its method": called,
+    "a function": lambda trainer: trainer.in_a_function(),
+    "a partial": lambda trainer: functools.partial(trainer.in_a_function()),
+}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_the_scheduler_that_a_step_steps_is_where_it_was(kind):
+    trainer = Trainer()
+    step = STEPS[kind](trainer)
+    assert schedulers(step) == (trainer.scheduler,)
+    step()
+    before = dict(trainer.scheduler.state_dict())
+    workers = StepWorkers(Given(step=step, optimizer=trainer.optimizer))
+    workers.check_step()
+    assert trainer.scheduler.state_dict() == before
+    assert trainer.optimizer.param_groups[0]["lr"] == 0.5
+    step()
+    assert trainer.optimizer.param_groups[0]["lr"] == 0.05

@@ -9,6 +9,7 @@ import numpy
 import pytest
 import torch
 from torch import nn
+from torch.optim import lr_scheduler
 
 from peakward.lab.models.snapshot import Snapshot, restored
 
@@ -116,6 +117,53 @@ def test_all_is_as_before(net_and_optimizer, n_before):
         disturb(net, optimizer)
         assert not torch.equal(before["content"]["first.weight"], net.last.weight)
     assert_same(before, state(net, optimizer))
+
+
+SCHEDULERS = {
+    "steps": lambda by: lr_scheduler.StepLR(by, 2),
+    "milestones": lambda by: lr_scheduler.MultiStepLR(by, [1, 3]),
+    "cosine": lambda by: lr_scheduler.CosineAnnealingWarmRestarts(by, 3),
+    "plateau": lambda by: lr_scheduler.ReduceLROnPlateau(by, patience=0),
+    "one cycle": lambda by: lr_scheduler.OneCycleLR(by, 0.5, total_steps=40),
+    "a chain": lambda by: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(by, total_iters=2), lr_scheduler.ExponentialLR(by, 0.5)]
+    ),
+    "one after another": lambda by: lr_scheduler.SequentialLR(
+        by,
+        [lr_scheduler.LinearLR(by, total_iters=2), lr_scheduler.CosineAnnealingLR(by, 9)],
+        milestones=[2],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_rates_go_on_where_a_scheduler_was(kind):
+    def rates(n_between):
+        """The rates of twelve steps, with so many others behind the third that are put back."""
+        parameter = nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+        scheduler, found = SCHEDULERS[kind](optimizer), []
+        measured = (1.0,) if kind == "plateau" else ()
+
+        def step():
+            optimizer.step()
+            scheduler.step(*measured)
+            found.append(optimizer.param_groups[0]["lr"])
+
+        for _ in range(3):
+            step()
+        before = copy.deepcopy(scheduler.state_dict())
+        with restored(None, optimizer, [scheduler]):
+            for _ in range(n_between):
+                step()
+        assert_same(scheduler.state_dict(), before)
+        del found[3:]
+        for _ in range(9):
+            step()
+        return found
+
+    assert rates(5) == rates(0)
+    assert len(set(rates(0))) > 1
 
 
 def test_also_when_the_step_raises(net_and_optimizer):
