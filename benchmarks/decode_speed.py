@@ -500,8 +500,7 @@ def steps(
     best: dict[Kernel, list[Cut]],
     splits: list[Split],
 ) -> None:
-    """Arms in turns: separate kernels, the fused step by its rule, by the sweep's best cuts, and these with
-    more or less brought into the L2 ahead."""
+    """Arms in turns: separate kernels, the fused step by its rule, and by the sweep's best cuts."""
     base = ModelStep(case_of(name, weights, "flash-decode"), torch.bfloat16)
     model, cache = base.model, base.cache
     held = [each.storage for each in cache.layers]
@@ -515,13 +514,10 @@ def steps(
     found: dict[str, Any] = {"separate": apart(model(ids[:, None], cache=cache)[:, -1], exact)}
     plain = FusedStep(model, held)
     chosen = {"rule": plain.cuts}
-    for behind in (0, 8, 16):
-        chosen[f"rule-{behind}"] = plain.cuts._replace(then_bytes=behind << 20)
     rows = fastest(name, weights, best, splits)
     if rows:
-        cuts = plain.cuts._replace(**{kernel: found[0] for kernel, found in rows.items()})
-        for behind in (0, 4, 8):
-            chosen[f"best-{behind}"] = cuts._replace(then_bytes=behind << 20)
+        best_alone = {kernel: found[0] for kernel, found in rows.items()}
+        chosen["best alone"] = plain.cuts._replace(**best_alone)
     kept = []
     for label, cuts in chosen.items():
         fused = FusedStep(model, held, cuts)
@@ -739,8 +735,8 @@ def chosen(path: Path) -> tuple[dict[Kernel, list[Cut]], dict[str, list[Split]]]
     return best, splits
 
 
-def jobs_of_caches(cases: list[tuple[str, str]]) -> list[Job]:
-    """What the phase `caches` launches of the fused step: kernels as the rules cut them."""
+def jobs_by_rule(cases: list[tuple[str, str]]) -> list[Job]:
+    """Kernels as the rules cut them, and attention to several capacities as the phase `caches` cuts it."""
     found: dict[Job, None] = {}
     for name, weights in cases:
         shape, format_ = presets.model(name), FORMATS.index(weights)
@@ -784,9 +780,9 @@ def main(options: argparse.Namespace) -> None:
     report.held |= {"torch": torch.__version__, "triton": triton.__version__}
     cases = [tuple(each.split("/")) for each in options.cases.split(",")]
     if "compile" in phases:
-        of_sweep = jobs_of(cases) if {"sweep", "steps"} & {*phases} else []
-        of_caches = jobs_of_caches(cases) if "caches" in phases else []
-        jobs = list(dict.fromkeys((*of_sweep, *of_caches)))
+        of_sweep = jobs_of(cases) if "sweep" in phases else []
+        of_rules = jobs_by_rule(cases) if {"steps", "caches"} & {*phases} else []
+        jobs = list(dict.fromkeys((*of_sweep, *of_rules)))
         failed = compile_ahead(jobs, options.workers)
         report.add(phase="compile", n=len(jobs), failed=failed[:20], n_failed=len(failed))
     report.held |= {
