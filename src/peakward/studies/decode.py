@@ -42,6 +42,7 @@ from peakward.studies.values import (
 
 NAIVE, CACHED = "re-projection", "KV cache"
 GRAPHS, FUSED = "CUDA graph", "CUDA graph of fused kernels"
+WHOLE = "CUDA graph of the fused step"
 WAYS: dict[str, dict[str, Any]] = {
     NAIVE: {"kv_cache": "none"},
     CACHED: {},
@@ -53,6 +54,7 @@ WAYS: dict[str, dict[str, Any]] = {
         "rope": "fused",
         "swiglu": "fused",
     },
+    WHOLE: {"cuda_graphs": True, "attention": "flash-decode", "more": (("decode_step", "fused"),)},
 }
 """Each by what differs from a cache, torch's attention and eager kernels."""
 SEQ_LENS = {

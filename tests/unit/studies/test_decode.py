@@ -12,6 +12,7 @@ from peakward.studies.decode import (
     GRAPHS,
     NAIVE,
     STUDY,
+    WHOLE,
     available,
     case,
     flops_per_token,
@@ -30,9 +31,9 @@ def on_h200(setting):
     return msgspec.structs.replace(here, environment=named)
 
 
-def test_a_cpu_goes_two_ways_and_a_gpu_four(setting):
+def test_a_cpu_goes_two_ways_and_a_gpu_five(setting):
     assert available(setting("small", "cpu")) == (NAIVE, CACHED)
-    assert available(setting()) == (NAIVE, CACHED, GRAPHS, FUSED)
+    assert available(setting()) == (NAIVE, CACHED, GRAPHS, FUSED, WHOLE)
     assert {point.case.configuration.precision for point in points(setting("small", "cpu"))} == {
         "fp32"
     }

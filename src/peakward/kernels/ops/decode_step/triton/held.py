@@ -16,9 +16,9 @@ LARGEST = tl.constexpr(32512)
 ONES = tl.constexpr(12582912.0)
 """1.5 · 2²³: the fp32 numbers about it are whole."""
 UPPER_HALVES = tl.constexpr(-0x0F0F0F10)
-"""Of a word's bytes: 0xF0F0F0F0, signed."""
+"""The mask of those of a word's bytes: 0xF0F0F0F0, signed."""
 HALVES = tl.constexpr(-0x7F7F7F80)
-"""128 in each byte: 0x80808080, signed. It makes bytes that are 128 too large signed ones."""
+"""A word of bytes of 128, 0x80808080, signed: it makes bytes that are 128 too large signed ones."""
 
 
 @triton.jit
