@@ -39,10 +39,10 @@ KERNELS = {
     f"{_PRODUCT}_int8": KernelSpeed(factor=1.05, start_s=0.3e-6, is_measured=True),
     f"{_PRODUCT}_int4": KernelSpeed(factor=1.42, start_s=0.1e-6, is_measured=True),
 }
-"""Fitted to whole steps on an H200: of `2.7B`, Llama-2-7B and `small` behind 1,024 positions in three kinds of
-weights, of `2.7B` behind 4,096 and 16,384 on two caches, of four rows (`2026-11-29-h200-decode-speed-2`,
-``…-caches-3`, `…-batch-4`). Told so, these 25 err by 1.4% in the median, by 9.6% at most. Of the steps that are
-stored of an H100 none runs in the kernels as they are now."""
+"""Fitted to whole steps on an H200: of `2.7B`, Llama-2-7B and `small` behind 1,024 positions in three kinds
+of weights, of `2.7B` behind 4,096 and 16,384 on two caches, of four rows (`2026-11-29-h200-decode-speed-2`,
+`…-caches-3`, `…-batch-4`). Told so, these 25 err by 1.4% in the median, by 9.6% at most. Of the steps that
+are stored of an H100 none runs in the kernels as they are now."""
 
 
 def product(bits: int | None, *, n_rows: int) -> str:
