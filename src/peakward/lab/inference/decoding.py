@@ -119,6 +119,9 @@ class Decoding:
             longest = max(self.cache.lengths) + 1
             if self._captured:
                 self._graph(self._span(longest)).replay()
+            elif self.device.type == "cuda":
+                # cuDNN's attention makes a plan for each number of slots, in 50 ms and more.
+                self._step(self._span(longest))
             else:
                 self._step(longest + self.n_extra)
             for row, left in enumerate(self.left):

@@ -114,6 +114,24 @@ def test_a_step_captured_for_more_tokens_is_the_same(kind, make_decoder):
     assert torch.equal(wide.held, exact.held)
 
 
+@torch.inference_mode()
+def test_steps_that_are_no_graph_are_of_few_sizes_on_a_gpu(make_decoder):
+    """Each size that attention has not seen is a plan that cuDNN makes: one for each token."""
+    model = make_decoder({})
+    cache = ContiguousCache(model.shape, capacity=256, **ON_CPU)
+    decoding = Decoding(model, cache, by=BY, most_new_tokens=90)
+    decoding.admit(0, [1, 2, 3], 90, 0)
+    decoding.admit(1, [4], 90, 1)
+    # No GPU is asked: on a CPU steps read what is held, and here as they would on one.
+    decoding.device = torch.device("cuda")
+    decoding._captured = False
+    sizes = []
+    read = cache.read
+    cache.read = lambda layer, at: sizes.append(read(layer, at)[0].shape[2]) or read(layer, at)
+    decoding.run(80)
+    assert sorted({*sizes}) == [64, 128]
+
+
 @pytest.mark.parametrize("kind", CACHES)
 @torch.inference_mode()
 def test_a_text_is_the_same_in_any_company(kind, make_decoder):
