@@ -12,13 +12,13 @@ from peakward.records.study import Column, Table
 
 PROSE = 32
 """A text column with a longer cell is prose: it may wrap, or stand apart from its table."""
-SPREAD = "95% interval"
-"""The heading of a text column whose estimates each have an interval contains this."""
+SPREAD = "% interval)"
+"""The heading of a text column whose estimates each have an interval ends so."""
 
 
-def spread_column(name: str) -> Column:
-    """A column for `format_spread`."""
-    return Column(name=f"{name} ({SPREAD})")
+def spread_column(name: str, level: float = 0.95) -> Column:
+    """A column for `format_spread`, of intervals at that level."""
+    return Column(name=f"{name} ({100 * level:.0f}{SPREAD}")
 
 
 def prose_columns(table: Table) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ def name_columns(table: Table) -> tuple[int, ...]:
     leading = itertools.takewhile(
         lambda index: (
             table.columns[index].unit in ("text", "name", "count")
-            and SPREAD not in table.columns[index].name
+            and not table.columns[index].name.endswith(SPREAD)
             and index not in prose
         ),
         range(len(table.columns)),

@@ -8,6 +8,7 @@ from typing import Any
 from peakward.hardware import devices
 from peakward.prediction.floor import floor
 from peakward.prediction.time.device_model import device_model
+from peakward.prediction.time.errors_seen import LEVEL
 from peakward.prediction.time.step import step_time
 from peakward.records.case import ModelCase
 from peakward.records.device import Device
@@ -76,7 +77,7 @@ def over_expected(row: Row[Any]) -> Interval | None:
     return time_ratio(exact, row.time)
 
 
-EXPECTED = spread("predicted", expected_s)
+EXPECTED = spread("predicted", expected_s, level=LEVEL)
 FLOOR = Value("floor", "s", floor_s)
 OVER_EXPECTED = Value("measured over predicted", "ratio", over_expected)
 SHARE = Value("share of the bandwidth", "share", bandwidth_share)

@@ -25,13 +25,16 @@ class Value(msgspec.Struct, frozen=True):
     name: str
     unit: Unit
     get: Callable[[Any], Cell | Interval]
-    """An interval is shown as its estimate, in a `spread` with its ends."""
-    spread: bool = False
+    """An interval is shown as its estimate, where it has a `level` with its ends."""
+    level: float | None = None
+    """How sure they are: 0.95 of intervals at 95%."""
 
     @property
     def column(self) -> Column:
         """Its heading in a table."""
-        return spread_column(self.name) if self.spread else Column(name=self.name, unit=self.unit)
+        if self.level is None:
+            return Column(name=self.name, unit=self.unit)
+        return spread_column(self.name, self.level)
 
     def number(self, row: Any) -> float | None:
         """The number, of an interval its estimate; None of text."""
@@ -45,7 +48,7 @@ class Value(msgspec.Struct, frozen=True):
         found = self.get(row)
         if not isinstance(found, Interval):
             return found
-        return format_spread(found, self.unit) if self.spread else found.estimate
+        return found.estimate if self.level is None else format_spread(found, self.unit)
 
 
 def text(name: str, get: Callable[[Any], Cell]) -> Value:
@@ -64,10 +67,13 @@ def label(name: str, get: Callable[[Any], Cell]) -> Value:
 
 
 def spread(
-    name: str, get: Callable[[Any], Cell | Interval] = lambda row: row.time, unit: Unit = "s"
+    name: str,
+    get: Callable[[Any], Cell | Interval] = lambda row: row.time,
+    unit: Unit = "s",
+    level: float = 0.95,
 ) -> Value:
     """A value with its interval, in one column."""
-    return Value(name, unit, get, spread=True)
+    return Value(name, unit, get, level)
 
 
 def ends(

@@ -96,6 +96,9 @@ def test_every_way_is_predicted_on_a_catalogued_gpu(on_h200, gathered):
     assert predicted[NAIVE] > 4 * predicted[CACHED] > predicted[GRAPHS] >= predicted[FUSED]
     assert len({floor_s(row) for row in seen.values()}) == 1
     assert bandwidth_share(seen[CACHED]).low < bandwidth_share(seen[CACHED]).estimate
+    headings = [each.name for each in STUDY.parts(readings, on_h200).tables[0].columns]
+    level = expected_s(seen[CACHED]).level
+    assert {f"predicted ({level:.0%} interval)", "time (95% interval)"} <= {*headings}
 
 
 def test_the_ways_are_one_work(setting):
