@@ -16,7 +16,11 @@ SHAPES = {
     "up": (2 * D_FF, D_MODEL),
     "down": (D_MODEL, D_FF),
     "head": (VOCAB, D_MODEL),
+    "down of 14,336 columns": (4096, 14_336),
+    "down of 18,944 columns": (3584, 18_944),
 }
+REGISTERS = 65_536
+"""Of a multiprocessor."""
 
 
 def _matrix(name: str, bits: int) -> Matrix:
@@ -123,6 +127,20 @@ def _rotated_of_one_row(page_size: int, *, narrow: bool = False) -> None:
     )  # fmt: skip
 
 
+def _one_row(name: str, bits: int) -> None:
+    matrix = _matrix(name, bits)
+    cut = cut_for(n=matrix.n, k=matrix.k, per_word=matrix.per_word)
+    x, then, n_programs = _of(1, matrix.k), launch.first_of(matrix, 4 << 20), 132 * cut.programs
+    if name == "up":
+        gain, out = _of(matrix.k), _of(1, matrix.n // 2)
+        launch.gated(x, gain, 1e-5, matrix, out, then=then, cut=cut, n_programs=n_programs)
+    else:
+        out = _of(1, matrix.n)
+        launch.product(
+            x, None, 1e-5, matrix, out, adds=True, then=then, cut=cut, n_programs=n_programs
+        )
+
+
 def _chosen_of_one_row() -> None:
     matrix, x = _matrix("head", 16), _of(1, D_MODEL)
     cut = cut_for(n=matrix.n, k=matrix.k, per_word=2)
@@ -153,6 +171,21 @@ def _of_layers() -> dict[str, Launch]:
     }
 
 
+def _of_one_row() -> dict[str, Launch]:
+    """The products of a layer and wide ones, of one row: a multiprocessor has as many programs of each as its
+    cut says."""
+    found = {}
+    for name in ("out", "up", "down", "down of 14,336 columns", "down of 18,944 columns"):
+        for bits in (16, 8, 4):
+            n, k = SHAPES[name]
+            cut = cut_for(n=n, k=k, per_word=32 // bits)
+            registers = REGISTERS // (32 * cut.warps * cut.programs)
+            found[f"{name} of one row in {bits} bits"] = _launch(
+                partial(_one_row, name, bits), registers, 6
+            )
+    return found
+
+
 def _to_int8() -> dict[str, Launch]:
     """Attention to caches in int8, of one sequence and of several, in rows and in pages."""
     narrow = partial(partial, _attention, narrow=True)
@@ -179,6 +212,7 @@ LAUNCHES = {
     "qkv of one row into pages": _launch(partial(_rotated_of_one_row, 16), 168, 2),
     "qkv of one row beside int8": _launch(partial(_rotated_of_one_row, 0, narrow=True), 168, 2),
     "rows of the table": _launch(partial(_embedded), 32, 1),
+    **_of_one_row(),
     **_of_layers(),
     "the choice of 16": _launch(partial(_rows, "head", 16, chooses=True), 136, 66),
     "logits of 5": _launch(partial(_rows, "head", 5), 80, 56),
