@@ -1,14 +1,14 @@
 """One step of decode: the chain of fused kernels against the step of separate ones, and its kernels alone.
 
-    python benchmarks/decode_speed.py --out results/decode-speed.json [--phases compile,check,sweep,steps]
+    python benchmarks/decode_speed.py --out results/decode-speed.json [--phases compile,sweep,refine,steps]
 
-Phases: `compile` compiles all candidates in processes of their own; `check` holds the logits to the same
-weights in fp32; `sweep` times every kernel of a model in a chain of itself over weights that no cache
-holds, for each candidate cut; `refine` tries the fastest of each in whole steps; `ablate` times them
-without dependent launch, with weights loaded behind the wait, and without prefetch; `steps` times whole
-steps in turns, as a share of the copy's bandwidth that was measured in the same process; `caches` whole
-steps behind each of `--positions`, on caches in bf16 and in int8, with attention cut up in several ways
-beside int4 weights; `peer` the whole step in plain torch, compiled with CUDA graphs, as gpt-fast does it.
+Phases: `compile` compiles all candidates in processes of their own; `sweep` times every kernel of a model in a
+chain of itself over weights that no cache holds, for each candidate cut with more and less brought ahead;
+`refine` tries the fastest of each in whole steps; `ablate` times them without dependent launch, with weights
+loaded behind the wait, and without prefetch; `steps` holds whole steps' logits to the same weights in fp32 and
+times them in turns, as a share of the copy's bandwidth that was measured in the same process; `caches` whole
+steps behind each of `--positions`, on caches in bf16 and in int8, with attention cut up in several ways beside
+int4 weights; `peer` the whole step in plain torch, compiled with CUDA graphs, as gpt-fast does it.
 JSON is written after every item.
 """
 
