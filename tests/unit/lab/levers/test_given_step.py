@@ -362,6 +362,16 @@ class Trainer:
 
         return step
 
+    def in_a_list(self):
+        optimizer, named = self.optimizer, [self.scheduler]
+
+        def step():
+            optimizer.step()
+            for each in named:
+                each.step()
+
+        return step
+
 
 def called(trainer):
     def step():
@@ -375,6 +385,7 @@ STEPS = {
     "its method": lambda trainer: trainer.step,
     "a call of its method": called,
     "a function": lambda trainer: trainer.in_a_function(),
+    "a list": lambda trainer: trainer.in_a_list(),
     "a partial": lambda trainer: functools.partial(trainer.in_a_function()),
 }
 
