@@ -439,7 +439,7 @@ def _held(step: Callable[..., object]) -> Iterator[tuple[str, Any]]:
         yield from ((str(i), each) for i, each in enumerate((*step.args, *step.keywords.values())))
         yield from _held(step.func)
         return
-    owner = getattr(step, "__self__", None if inspect.isfunction(step) else step)
+    owner = step.__self__ if inspect.ismethod(step) else None if inspect.isfunction(step) else step
     if owner is not None and hasattr(owner, "__dict__") and not isinstance(owner, nn.Module):
         yield from vars(owner).items()
     called: object = vars(type(step)).get("__call__")

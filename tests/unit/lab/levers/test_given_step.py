@@ -390,6 +390,23 @@ STEPS = {
 }
 
 
+class NotYet:
+    """As libraries stand in for an object that a call makes later."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(f"call init before {name}")
+
+
+def test_what_a_step_names_is_asked_for_no_attribute():
+    scheduler, run = Trainer().scheduler, NotYet()
+
+    def step():
+        run.log()
+        scheduler.step()
+
+    assert schedulers(step) == (scheduler,)
+
+
 @pytest.mark.parametrize("kind", STEPS)
 def test_the_scheduler_that_a_step_steps_is_where_it_was(kind):
     trainer = Trainer()
