@@ -1,14 +1,15 @@
 """One step of decode: the chain of fused kernels against the step of separate ones, and its kernels alone.
 
-    python benchmarks/decode_speed.py --out results/decode-speed.json [--phases compile,sweep,refine,steps]
+    python benchmarks/decode_speed.py --out results/decode-speed.json [--phases compile,sweep,steps]
 
-Phases: `compile` compiles all candidates in processes of their own; `sweep` times every kernel of a model in a
-chain of itself over weights that no cache holds, for each candidate cut with more and less brought ahead;
-`refine` tries the fastest of each in whole steps; `ablate` times them without dependent launch, with weights
-loaded behind the wait, and without prefetch; `steps` holds whole steps' logits to the same weights in fp32 and
-times them in turns, as a share of the copy's bandwidth that was measured in the same process; `caches` whole
-steps behind each of `--positions`, on caches in bf16 and in int8, with attention cut up in several ways beside
-int4 weights; `peer` the whole step in plain torch, compiled with CUDA graphs, as gpt-fast does it.
+Phases: `compile` compiles what the others launch in processes of their own; `sweep` times every kernel of a
+model in a chain of itself over weights that no cache holds, for each candidate cut; `refine` tries the
+fastest of each in whole steps; `ablate` times the fastest of each as it is, or by `--ablation` without
+dependent launch, with weights loaded behind the wait, or without prefetch; `steps` times whole steps in
+turns, as a share of the copy's bandwidth that was measured in the same process, and tells how far their
+logits are from those of the same weights in fp32; `caches` does so behind each of `--positions`, on caches
+in bf16 and in int8, with attention cut up in several ways beside int4 weights; `peer` times the whole step in
+plain torch, compiled with CUDA graphs, as gpt-fast does it.
 JSON is written after every item.
 """
 
@@ -106,7 +107,7 @@ THEN_BYTES = 4 << 20
 
 
 def candidates(kernel: Kernel) -> list[Cut]:
-    """Cuts to time."""
+    """Cuts to time. The number of programs is not compiled in."""
     found = {rule(kernel): None}
     for block, lanes, depth, *fill in SHORTLIST[kernel.format_]:
         per_word = (2, 4, 8)[kernel.format_]
@@ -743,7 +744,7 @@ def jobs_by_rule(cases: list[tuple[str, str]]) -> list[Job]:
         own = {*shape_kernels(name, format_), shape_kernels(name, 0)[0]}
         for kernel in sorted(own):
             for kept in CACHES if kernel.name == "qkv" else ("bf16",):
-                found[Job(name, kernel, rule(kernel), kept)] = None
+                found[Job(name, kernel, rule(kernel)._replace(programs=1), kept)] = None
         for kept, splits in OTHER_SPLITS.items():
             by_rule = (
                 split_for(
@@ -765,7 +766,7 @@ def jobs_of(cases: list[tuple[str, str]]) -> list[Job]:
         own = shape_kernels(name, format_)
         for kernel in own if format_ == 0 else [*own, shape_kernels(name, 0)[0]]:
             for cut in candidates(kernel):
-                found[Job(name, kernel, cut)] = None
+                found[Job(name, kernel, cut._replace(programs=1))] = None
         splits = [split_for(
             n_pairs=shape.n_kv_heads, capacity=POSITIONS, n_multiprocessors=MULTIPROCESSORS
         )]  # fmt: skip
@@ -830,7 +831,11 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--batch", type=int, default=1, help="the sequences of the phase caches")
     parser.add_argument("--positions", type=int, nargs="+", default=[1024, 4096, 16_384])
-    parser.add_argument("--ablation", default="as-is")
+    parser.add_argument(
+        "--ablation",
+        default="as-is",
+        choices=("as-is", "not-dependent", "wait-first", "no-prefetch"),
+    )
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--budget-s", type=float, default=90)
     return parser.parse_args()

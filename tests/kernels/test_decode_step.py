@@ -16,28 +16,36 @@ FORMATS = ("dense", "int8", "int4")
 
 def matrix(n, k, format_, dtype=torch.float32):
     """A matrix as it is stored, and what it means in fp64."""
-    drawn = torch.randn(n, k) / k**0.5
+    return stored(torch.randn(n, k) / k**0.5, format_, dtype)
+
+
+def stored(drawn, format_, dtype=torch.float32):
+    """These numbers (n, k) in a format, and what they mean there in fp64."""
+    n, k = drawn.shape
     if format_ == "dense":
         return launch.Matrix(drawn.to(dtype), None, n, k), drawn.to(dtype).double()
     if format_ == "int8":
-        stored, scale = reference.int8_weight(drawn)
-        return launch.Matrix(stored, scale, n, k), reference.int8_dequantized(
-            stored, scale, torch.float64
+        held, scale = reference.int8_weight(drawn)
+        return launch.Matrix(held, scale, n, k), reference.int8_dequantized(
+            held, scale, torch.float64
         )
     # All 16 numbers, and scales of either sign.
-    stored, scale = calibrated.int4_weight(drawn, torch.eye(k), group=128)
-    whole = reference.int4_dequantized(stored, scale, None, torch.float64, group=128)
-    return launch.Matrix(stored, scale, n, k), whole
+    held, scale = calibrated.int4_weight(drawn, torch.eye(k), group=128)
+    whole = reference.int4_dequantized(held, scale, None, torch.float64, group=128)
+    return launch.Matrix(held, scale, n, k), whole
 
 
 def cut(held):
     return settings.cut_for(n=held.n, k=held.k, per_word=held.per_word)
 
 
-def bound(format_, k):
-    """Beside quantised weights activations are in 16 bits, √k · 2⁻¹⁶ of their norm at most (`held`); else
-    sums are in fp32."""
-    return k**0.5 * 2.0**-16 if format_ != "dense" else 2.0**-20
+def bound(held, by=None):
+    """Beside quantised weights activations are in 16 bits, √k / 63,000 of their norm at most with k elements
+    of a lane (`held`); else sums are in fp32."""
+    if held.scale is None:
+        return 2.0**-20
+    of_lane = 4 * held.per_word * (by or cut(held)).chunks(held.k, held.per_word)
+    return min(of_lane, held.k) ** 0.5 / 63_000
 
 
 def normed(x, gain):
@@ -77,9 +85,65 @@ def test_products(format_, n, k):
     residual = torch.randn(1, n)
     out = residual.clone()
     launch.product(x, None, EPS, held, out, adds=True, **how)
-    assert_near(out, residual + x.double() @ whole.T, bound(format_, k))
+    assert_near(out, residual + x.double() @ whole.T, bound(held))
     launch.product(x, gain, EPS, held, out, adds=False, **how)
-    assert_near(out, normed(x, gain) @ whole.T, bound(format_, k))
+    assert_near(out, normed(x, gain) @ whole.T, bound(held))
+
+
+def product_of(x, gain, held, by):
+    """The product by two programs, in fp32."""
+    out = torch.zeros(1, held.n)
+    launch.product(
+        x, gain, EPS, held, out, adds=False, then=launch.first_of(held, 64), cut=by, n_programs=2
+    )
+    return out
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_products_in_several_chunks(format_, device, dtypes):
+    """The last chunk is not whole, nor is the last block, and a program has two of these."""
+    torch.manual_seed(4)
+    for dtype in dtypes:
+        per_word = {"int8": 4, "int4": 8}.get(format_, 4 // dtype.itemsize)
+        k = 2 * (4 * 32 * per_word) + {"dense": 34, "int8": 132, "int4": 384}[format_]
+        held, whole = matrix(21, k, format_, dtype)
+        x, gain = torch.randn(1, k).to(dtype), (torch.rand(k) + 0.5).to(dtype)
+        for depth in (1, 2, 3):
+            by = settings.Cut(8, 32, depth, ahead=0, warps=4)
+            assert by.chunks(k, per_word) == 3
+            assert_near(product_of(x, None, held, by), x.double() @ whole.T, bound(held, by))
+            assert_near(product_of(x, gain, held, by), normed(x, gain) @ whole.T, bound(held, by))
+
+
+@pytest.mark.parametrize("size", [1e-15, 1e30])
+@pytest.mark.parametrize("format_", FORMATS)
+def test_an_element_beyond_all_others_rounds_those_of_its_lane_alone(format_, size, device):
+    """Other lanes hold nothing, and others usual numbers; even rows do not read the element."""
+    torch.manual_seed(5)
+    drawn = torch.randn(16, 1024)
+    drawn[::2, 5] = 0
+    held, whole = stored(drawn, format_)
+    x = torch.randn(1, 1024) * size * 1e-9
+    x[:, :128] = 0
+    x[0, 5] = size
+    found, exact = product_of(x, None, held, cut(held)), x.double() @ whole.T
+    for rows in (slice(0, None, 2), slice(1, None, 2)):
+        assert_near(found[:, rows], exact[:, rows], bound(held))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_sums_of_a_lane_fit_into_32_bits(sign, device):
+    """The sums of int8 are whole numbers. All are as large as can be here, in 512 columns of a lane."""
+    held, whole = stored(torch.ones(8, 512 * 32), "int8")
+    by = settings.Cut(8, 32, 1, ahead=0, warps=4)
+    x = torch.full((1, held.k), float(sign))
+    assert_near(product_of(x, None, held, by), x.double() @ whole.T, 2.0**-20)
+
+
+@pytest.mark.parametrize("n", [1024, 4096, 8192, 65_536])
+def test_no_lane_is_given_more(n):
+    for k in range(128, 131_072 + 1, 128):
+        assert 4 * 4 * settings.cut_for(n=n, k=k, per_word=4).chunks(k, 4) <= 512
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -90,7 +154,7 @@ def test_gated(format_):
     then = launch.first_of(held, 64, halves=True)
     launch.gated(x, gain, EPS, held, out, then=then, cut=cut(held), n_programs=2)
     gate, up = (normed(x, gain) @ whole.T).chunk(2, -1)
-    assert_near(out, F.silu(gate) * up, 3 * bound(format_, 256))
+    assert_near(out, F.silu(gate) * up, 3 * bound(held))
 
 
 def paged(cache, page_size=16):
@@ -142,7 +206,7 @@ def test_rotated(format_, kind):
     low, high = exact[:2].chunk(2, -1)
     c, s = cos[position].double(), sin[position].double()
     turned = torch.cat((low * c - high * s, high * c + low * s), -1)
-    most = 3 * bound(format_, 128)
+    most = 3 * bound(held)
     keys, values = of_sequences(kept)
     assert_near(q[0, 0], turned[0], most)
     assert_near(keys[0, 0, position], turned[1], most)
@@ -152,14 +216,14 @@ def test_rotated(format_, kind):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-def test_a_value_that_is_not_finite_is_handed_on():
-    held, _ = matrix(8, 128, "int8")
-    for bad in (float("nan"), float("inf")):
-        x, out = torch.randn(1, 128), torch.zeros(1, 8)
-        x[0, 5] = bad
-        then = launch.first_of(held, 0)
-        launch.product(x, None, EPS, held, out, adds=True, then=then, cut=cut(held), n_programs=1)
-        assert not out.isfinite().any()
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_value_that_is_not_finite_is_handed_on(format_, bad, device):
+    held, _ = matrix(8, 256, format_)
+    x, gain = torch.randn(1, 256), torch.ones(256)
+    x[0, 5] = bad
+    assert not product_of(x, None, held, cut(held)).isfinite().any()
+    assert not product_of(x, gain, held, cut(held)).isfinite().any()
 
 
 @pytest.mark.parametrize(("format_", "halves"), [("dense", False), ("int8", True), ("int4", True)])

@@ -17,8 +17,7 @@ positions on an H200 it makes, in tokens/s beside separate kernels, at batch 2, 
 3,192 behind 1,024 positions and 3,549 for 3,791 behind 4,096 (`2026-11-29-h200-decode-speed-batch-4`)."""
 CHECKED: frozenset[StoredWeights] = frozenset({"dense"})
 """The weights beside which it is measured to be faster for several new tokens of a sequence, on a cache in
-the type of activations: there, in bf16,
-five took 2,967 µs for 3,431 by the cuts before those of today's rule
+the type of activations: there, in bf16, five took 2,967 µs for 3,431 by the cuts before those of today's rule
 (`2026-11-28-h200-kernel-trials-decode-rows`)."""
 WIDEST = 4096
 """The largest d_model that it is measured to be faster for, in tokens/s beside separate kernels at 1,024

@@ -394,12 +394,13 @@ def check_step(given: Given, device_type: DeviceType) -> StepSeen:
 
 def schedulers(step: Callable[..., object]) -> tuple[LRScheduler, ...]:
     """The schedulers of learning rates that the step's code names or its object holds, or that a function or
-    an object among these does."""
+    an object among these does; also those in a list."""
     named = [each for _, each in _held(step)]
     # A module holds more than the step has to do with.
     nearest = (each for each in named if not isinstance(each, ModuleType))
     held = (*named, *(each for near in nearest for _, each in _held(near)))
-    return tuple({id(each): each for each in held if isinstance(each, LRScheduler)}.values())
+    alone = (one for each in held for one in (each if isinstance(each, list | tuple) else (each,)))
+    return tuple({id(each): each for each in alone if isinstance(each, LRScheduler)}.values())
 
 
 def _expect_place(places: set[str], device_type: DeviceType) -> None:
@@ -438,7 +439,7 @@ def _held(step: Callable[..., object]) -> Iterator[tuple[str, Any]]:
         yield from ((str(i), each) for i, each in enumerate((*step.args, *step.keywords.values())))
         yield from _held(step.func)
         return
-    owner = getattr(step, "__self__", None if inspect.isfunction(step) else step)
+    owner = step.__self__ if inspect.ismethod(step) else None if inspect.isfunction(step) else step
     if owner is not None and hasattr(owner, "__dict__") and not isinstance(owner, nn.Module):
         yield from vars(owner).items()
     called: object = vars(type(step)).get("__call__")

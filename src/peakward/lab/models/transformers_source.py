@@ -133,8 +133,8 @@ def build(
 
 @contextmanager
 def silently() -> Iterator[None]:
-    """Keeps transformers' own words out of the output: its bar, which a second of work needs not; its table
-    of weights that do not fit, of which an error names one; its advice to install other kernels."""
+    """Keeps transformers' own words out of the output: its bar, which a second of work does not need;
+    its table of weights that do not fit, of which an error names one; its advice to install other kernels."""
     from transformers.utils import logging
 
     shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()

@@ -362,6 +362,16 @@ class Trainer:
 
         return step
 
+    def in_a_list(self):
+        optimizer, named = self.optimizer, [self.scheduler]
+
+        def step():
+            optimizer.step()
+            for each in named:
+                each.step()
+
+        return step
+
 
 def called(trainer):
     def step():
@@ -375,8 +385,26 @@ STEPS = {
     "its method": lambda trainer: trainer.step,
     "a call of its method": called,
     "a function": lambda trainer: trainer.in_a_function(),
+    "a list": lambda trainer: trainer.in_a_list(),
     "a partial": lambda trainer: functools.partial(trainer.in_a_function()),
 }
+
+
+class NotYet:
+    """As libraries stand in for an object that a call makes later."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(f"call init before {name}")
+
+
+def test_what_a_step_names_is_asked_for_no_attribute():
+    scheduler, run = Trainer().scheduler, NotYet()
+
+    def step():
+        run.log()
+        scheduler.step()
+
+    assert schedulers(step) == (scheduler,)
 
 
 @pytest.mark.parametrize("kind", STEPS)

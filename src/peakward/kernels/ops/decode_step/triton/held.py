@@ -1,9 +1,10 @@
 """One row of activations, held in registers for all rows of a matrix, and its sum with a tile.
 
 Beside quantised weights it is held in fixed point: 16 bits relative to the largest element of its lane, as
-two bytes that the integer products of four bytes (dp4a) take without widening a weight. With k elements of a
-lane it errs by at most √k · 2⁻¹⁶ of their norm, for k up to 16,384 no more than rounding to bf16 may (2⁻⁹);
-to widen a byte to fp32 takes three instructions a weight, two such products take a half.
+two bytes that the integer products of four bytes (dp4a) take without widening a weight. An element errs by
+half a step and what the inverse of a step is rounded by, 0.516 of a step in all, and the largest is 32,512 of
+them: k elements of a lane err by at most √k / 63,000 of their norm, for k up to 60,000 no more than rounding
+to bf16 may (2⁻⁸). To widen a byte to fp32 takes three instructions a weight, two such products take a half.
 """
 
 import triton
@@ -124,7 +125,8 @@ def held(  # type: ignore[no-untyped-def]
         for chunk in tl.static_range(CHUNKS):
             found += (_by_word(chunks[chunk], LANES),)  # type: ignore[assignment]
     else:
-        # Not below a number whose inverse is finite. A NaN or an infinity is handed on by it.
+        # Not below a number whose inverse is finite: what a lane holds is then below 1e-30, and may become
+        # 0. A NaN or an infinity is handed on by it.
         step = _larger(tl.reduce(peak.reshape(LANES, 4), 1, _larger), 1e-30) / LARGEST
         per_step = tl.broadcast_to((1.0 / step)[:, None], (LANES, 4)).reshape(4 * LANES)
         for chunk in tl.static_range(CHUNKS):
@@ -250,7 +252,12 @@ def added(  # type: ignore[no-untyped-def]
     LANES: tl.constexpr,
     NATIVE: tl.constexpr,
 ):
-    """acc (BLOCK, LANES) and each lane's products of a tile with its chunk of x; of int8 in whole numbers."""
+    """acc (BLOCK, LANES) and each lane's products of a tile with its chunk of x; of int8 in whole numbers.
+
+    A product of int8 is at most 128 · 32,512, so that int32 holds the sum of 516 columns of a lane.
+    `settings.cut_for` gives a lane 512 at most of matrices of up to 131,072 columns. Of int4 only the 32
+    columns of a chunk are summed in whole numbers.
+    """
     words = words_of_lanes(w, LANES)
     if FORMAT == DENSE:
         for each in tl.static_range(4):

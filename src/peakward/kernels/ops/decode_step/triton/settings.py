@@ -80,9 +80,10 @@ class _Rule(NamedTuple):
 # then, the fastest of each and those alike that bring more or less ahead, in whole steps. A lane that held
 # more of the activations would lack registers for weights on their way; of int4 four programs of 128
 # registers a thread fill a multiprocessor. What is brought into the L2 behind the wait delays what is waited
-# for: `2.7B` in bf16 takes 1,935 µs a step where no block is brought, and 2,190 where the second next one
-# always is. int8 of 3,072 to 6,144 columns is as an H100's sweep left it. More than 12,000 columns were never
-# timed: their cuts are those that leave room for all programs and spill nothing.
+# for: a step of `2.7B` in bf16 takes 1,935 µs where `up` brings no block, and 2,046 where it always brings
+# the second next one (`2026-11-29-h200-decode-speed-cuts-2`). int8 of 3,072 to 6,144 columns is as an H100's
+# sweep left it, but that no block is brought. More than 12,000 columns were never timed: their cuts are those
+# that leave room for all programs and spill nothing.
 _DENSE = (
     _Rule(1024, math.inf, Cut(8, 64, 2, 1, 4, 3)),
     _Rule(6144, math.inf, Cut(4, 128, 3, 0, 4, 4)),
