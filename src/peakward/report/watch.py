@@ -8,9 +8,6 @@ from peakward.report.document import Document, Items, TableBlock
 from peakward.report.findings import ranking
 from peakward.report.format import format_duration
 
-WIDTH = 100
-"""The width where stderr is no terminal."""
-
 
 def document(found: Diagnosis) -> Document:
     """The ranking, and the remedy of each finding. Rules that could not judge are left to the full report."""
@@ -44,7 +41,4 @@ class Announcer:
 
         from peakward.report import terminal
 
-        console = Console(stderr=True)
-        if not console.is_terminal:
-            console = Console(stderr=True, width=WIDTH)
-        terminal.render(document(found), console)
+        terminal.render(document(found), Console(stderr=True))

@@ -36,3 +36,12 @@ def test_only_what_is_new_is_printed(capsys):
     say(diagnosis(FOUND, OTHER))
     out, err = capsys.readouterr()
     assert "Collections" in err and out == ""
+
+
+def test_it_is_as_wide_as_the_terminal_is_said_to_be(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    Announcer()(
+        diagnosis(msgspec.structs.replace(FOUND, advice="more workers and prefetching, " * 5))
+    )
+    said = capsys.readouterr().err.splitlines()
+    assert 40 < max(map(len, said)) <= 60
