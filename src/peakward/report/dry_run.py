@@ -34,8 +34,6 @@ def _headline(found: DryRun) -> str:
     if found.budget_s is None:
         n_stored = sum(each.is_stored is True for each in found.steps)
         return f"{n} measurement{'' if n == 1 else 's'}, {n_stored} of them stored already"
-    predicted_s = sum(each.predicted_s or 0.0 for each in found.steps)
-    return (
-        f"{n} steps, {format_duration(predicted_s)} in all; the budget ends it after about "
-        f"{format_duration(found.budget_s)}"
-    )
+    known_s = [each.predicted_s for each in found.steps if each.predicted_s is not None]
+    in_all = f", {format_duration(sum(known_s))} in all" if known_s else ""
+    return f"{n} steps{in_all}; the budget ends it after about {format_duration(found.budget_s)}"

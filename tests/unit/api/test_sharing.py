@@ -19,6 +19,7 @@ from peakward.records.measurement import Run
 from peakward.records.parallel import RanksWork, RankUse, Sent
 from peakward.records.plan import DryRun
 from peakward.records.study import Study
+from peakward.report.dry_run import document
 
 SPEED = {"ddp": 0.9, "overlapped": 0.95, "zero1": 0.85, "zero2": 0.8, "fsdp": 0.94}
 
@@ -171,6 +172,8 @@ def test_a_dry_run_lists_the_layouts(asked, tmp_path, monkeypatch, capsysbinary)
     assert main([*RUN, "--dry-run", "--json"]) == 0
     found = codec.from_json(capsysbinary.readouterr().out, DryRun)
     assert len(found.steps) == 8 and asked == []
+    # Steps on a CPU are not predicted: no sum is made of nothing.
+    assert document(found).headline.startswith("8 steps; the budget ends it after about ")
 
 
 def test_heads_that_cannot_be_split_are_no_candidate_and_told(
