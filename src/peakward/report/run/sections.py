@@ -1,5 +1,6 @@
 """Short parts of a run's report: how to have the best, findings, and larger batches."""
 
+import re
 import shlex
 
 from peakward.levers.in_code import in_program
@@ -176,12 +177,19 @@ def code_blocks(
     blocks: list[Leaf] = []
     if lines.once:
         blocks += [
-            Paragraph(
-                text="Once, in this order, after the model is built. `blocks` are the model's "
-                "repeated blocks, `lr` is your learning rate:"
-            ),
+            Paragraph(text=f"Once, in this order, after the model is built{_names(lines.once)}:"),
             Code(text="\n".join(lines.once)),
         ]
     if lines.each_step:
         blocks += [Paragraph(text="In each step:"), Code(text="\n".join(lines.each_step))]
     return tuple(blocks)
+
+
+def _names(lines: tuple[str, ...]) -> str:
+    """The reader's own names that stand in the lines, each with what it is."""
+    told = (
+        ("blocks", "`blocks` are the model's repeated blocks"),
+        ("lr", "`lr` is your learning rate"),
+    )
+    found = [text for name, text in told if re.search(rf"(?<!\.)\b{name}\b(?!=)", " ".join(lines))]
+    return f". {', '.join(found)}" if found else ""

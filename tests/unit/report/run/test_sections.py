@@ -109,6 +109,19 @@ def test_a_fused_optimizer_is_made(model):
     assert run(once, model=model)["optimizer"].defaults["fused"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"optimizer": "adamw-fused"}, "is built. `lr` is your learning rate:"),
+        ({"compile": "default"}, "is built. `blocks` are the model's repeated blocks:"),
+        ({"norm": "fused"}, "is built:"),
+    ],
+)
+def test_the_names_that_stand_in_the_lines_alone_are_told(settings, told):
+    (text, *_) = [each.text for each in sections.code_blocks(case(), case(**settings))]
+    assert text.endswith(f"after the model {told}")
+
+
 def test_norms_are_fused():
     (once,) = codes(norm="fused")
     model = nn.Sequential(nn.LayerNorm(8))
