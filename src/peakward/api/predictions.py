@@ -87,7 +87,8 @@ def predict(
             attention; or a module itself, on whatever device its tensors are, compiled where it is, and by
             itself where it is inside DistributedDataParallel.
         on: the device, such as "h100-sxm-80" or "h200".
-        inputs: of a module, by position or by name; only their shapes and types are used.
+        inputs: of a module, by position or by name. Their shapes and types count, and the values of masks,
+            positions and lengths where these decide what runs.
         calibration: of such a device (`calibrate`), or the file that holds it; its datasheet without. One of
             another host than this makes the interval wider, for that host's own costs.
         price_per_gpu_hour: in any currency, for the cost.
