@@ -54,7 +54,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Carry out a study: its grid, tables, plots and conclusions.
 
     Without a name it lists the studies. The grid is small on a CPU and the corners of the full one
-    on a GPU. Interrupted, the same command resumes. What has no cases (hierarchy, scaling) is always whole.
+    on a GPU. Ctrl-C ends the case that is being measured, twice within two seconds the study; the same
+    command resumes. What has no cases (hierarchy, scaling) is always whole.
     """
 
     name: Annotated[str | None, tyro.conf.Positional, option("NAME", "list them")] = None

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 NOTE_WIDTH = 34
 """Characters beside a bar: on 80 columns the bar then keeps nine."""
 
+_ENDED_BY_USER = "Ctrl-C ended this case; twice within two seconds, it ends the command."
+
 
 class CaseWatch(Observer):
     """Counts cases against a plan: those named in `upcoming`, or `total` of them."""
@@ -39,6 +41,8 @@ class CaseWatch(Observer):
     def on_done(self, measurement: Measurement) -> None:
         self._n_done += 1
         self._progress.stage(f"{self._n_done}/{self._total}  {_outcome(measurement)}")
+        if measurement.interrupted:
+            self._progress.say(_ENDED_BY_USER)
         self._current = next(self._upcoming, "")
         self._task.advance(1, note=_note(self._current))
 

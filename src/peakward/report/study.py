@@ -63,8 +63,8 @@ def _opening(study: Study) -> tuple[Block, ...]:
     if not study.complete:
         blocks.append(
             Note(
-                text="The command ended early. The results here are valid; the rest of the grid was "
-                "not run."
+                text="The command was interrupted. The results here are valid; cases of the grid are "
+                "missing."
             )
         )
     if study.conclusions:

@@ -85,3 +85,11 @@ def test_without_a_terminal_each_stage_is_a_line(capfd, make_measurement):
     case, stage = err.splitlines()
     assert "1/1  " in case
     assert stage.endswith("s  measuring")
+
+
+def test_a_case_that_ctrl_c_ended_says_how_to_end_the_command(capfd, make_measurement):
+    with watch.cases("measuring", ["a", "b"]) as watching:
+        watching.on_done(make_measurement(status="crashed", ended_by="case"))
+        assert "Ctrl-C" not in capfd.readouterr().err
+        watching.on_done(make_measurement(status="crashed", ended_by="user"))
+    assert "twice within two seconds, it ends the command" in capfd.readouterr().err

@@ -212,7 +212,8 @@ def _gates_in_fp8(case: ModelCase) -> bool:
 
 
 def _kernel(case: ModelCase, compute: str, compute_capability: ComputeCapability) -> Kernel:
-    wanted = case.configuration.attention
+    # The fused step reads the cache by a kernel, whatever the setting says.
+    wanted = "flash-decode" if decode_step.is_fused(case) else case.configuration.attention
     if wanted == "naive":
         return "naive"
     if case.device == "cpu":
@@ -264,9 +265,10 @@ def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> No
             )
         expect(axis.name, value, *dict.fromkeys((axis.default, *covered)))
     if configuration.kv_cache in kv_cache.STORED:
-        # Any other attention widens the whole cache first, by operators that nothing here writes.
         expect("pass of a cache in bytes", case.workload.pass_, "decode")
-        expect("attention to a cache in bytes", configuration.attention, "flash-decode")
+        if not decode_step.is_fused(case):
+            # Any other attention widens the whole cache first, by operators that nothing here writes.
+            expect("attention to a cache in bytes", configuration.attention, "flash-decode")
     if configuration.cuda_graphs:
         _expect_capturable(case)
     if case.model.n_experts > 1:

@@ -13,12 +13,20 @@ from peakward.records.errors import PeakwardError
 FUSED = (("decode_step", "fused"),)
 
 
-def case(name="2.7B", *, batch_size=1, seq_len=1024, more=FUSED, **configuration):
+def case(
+    name="2.7B",
+    *,
+    batch_size=1,
+    seq_len=1024,
+    more=FUSED,
+    attention="flash-decode",
+    **configuration,
+):
     return ModelCase(
         model=model(name),
         workload=Workload(batch_size=batch_size, seq_len=seq_len, pass_="decode"),
         configuration=Configuration(
-            precision="bf16", attention="flash-decode", more=more, **configuration
+            precision="bf16", attention=attention, more=more, **configuration
         ),
         device="cuda",
     )
@@ -63,6 +71,19 @@ def test_flops_and_what_is_read_are_those_of_separate_kernels(settings):
 def test_memory_is_that_of_separate_kernels():
     fused, separate = (peak_memory(case(more=more)).peak for more in (FUSED, ()))
     assert fused == separate
+
+
+@pytest.mark.parametrize("kept", ["static", "int8"])
+@pytest.mark.parametrize("attention", ["naive", "sdpa"])
+def test_the_setting_of_attention_changes_neither_operators_nor_memory(kept, attention):
+    here, there = (case(kv_cache=kept, attention=each) for each in (attention, "flash-decode"))
+    assert op_graph(here).operators == op_graph(there).operators
+    assert peak_memory(here).peak == peak_memory(there).peak
+
+
+def test_beside_separate_kernels_a_cache_of_bytes_needs_attention_that_reads_it():
+    with pytest.raises(PeakwardError, match="expected attention to a cache in bytes flash-decode"):
+        op_graph(case(kv_cache="int8", attention="sdpa", more=()))
 
 
 def test_what_the_kernels_do_not_compute_is_refused():
