@@ -22,6 +22,11 @@ HeadWidth = Annotated[int, msgspec.Meta(ge=1, le=LARGEST["head_dim"])]
 Heads = Annotated[int, msgspec.Meta(ge=1, le=LARGEST["n_heads"])]
 Experts = Annotated[int, msgspec.Meta(ge=1, le=LARGEST["n_experts"])]
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e30)]
+ITSELF = (
+    "take the module itself, which has steps without a cache: --model hf:…, pw.predict or "
+    "pw.measure_step"
+)
+"""The advice where no shape has a model."""
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
@@ -42,7 +47,7 @@ def activation(name: str) -> Activation:
     if name not in ACTIVATIONS:
         raise PeakwardError(
             f"expected an activation of {', '.join(ACTIVATIONS)}, got {name[:40]!r}, "
-            "which no model shape has: take the module itself: --model hf:…, pw.predict or pw.measure_step"
+            f"which no model shape has: {ITSELF}"
         )
     return ACTIVATIONS[name]
 

@@ -93,7 +93,7 @@ def shape_of(config: Mapping[str, object], name: str) -> ModelShape:
     if beyond is not None:
         raise PeakwardError(
             f"expected a {kind} model that a shape can express, got {name} with {beyond}: "
-            "take the module itself: --model hf:…, pw.predict or pw.measure_step"
+            f"{families.ITSELF}"
         )
     shape = read.shape(name)
     presets.validate(shape)
@@ -126,10 +126,7 @@ def _known_type(config: Mapping[str, object], name: str) -> str:
     else:
         said = str(kind)
         reason = f", which has {BEYOND[said]}" if said in BEYOND else ""
-        got = (
-            f"{said[:40]!r} in {name}{reason}: "
-            "take the module itself: --model hf:…, pw.predict or pw.measure_step"
-        )
+        got = f"{said[:40]!r} in {name}{reason}: {families.ITSELF}"
     raise PeakwardError(f"expected a model_type of {', '.join(TYPES)}, got {got}")
 
 

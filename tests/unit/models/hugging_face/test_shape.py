@@ -191,7 +191,7 @@ def test_what_cannot_be_is_refused_with_its_field(changed, line):
 def test_what_no_shape_expresses_is_refused_with_its_field(config, field):
     with pytest.raises(PeakwardError, match=field) as caught:
         shape_of(config, "mine")
-    assert "take the module itself: --model hf:…, pw.predict or pw.measure_step" in str(
+    assert "take the module itself, which has steps without a cache: --model hf:…" in str(
         caught.value
     )
 
