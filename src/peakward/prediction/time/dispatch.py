@@ -23,7 +23,9 @@ OPERATOR = 1.44
 OWN_OPERATOR: dict[Phase, float] = {"forward": 19.0, "backward": 14.0}
 """One call of an operator of Peakward's own, whose dispatch and autograd are Python, without its
 launches. On a CPU (torch 2.13, 2.75 µs a recorded addition), of attention that computes nothing:
-53 µs forward, 19 without gradients; backward 52, of which some 14 are starting autograd."""
+53 µs forward, 19 without gradients; backward 52, of which some 14 are starting autograd. The kernels of a
+fused step of decode are no operators of torch's, but Triton's own launch of one takes 17 on a CPU (24 µs for
+1.42), before the driver is called."""
 BLOCK_FORWARD = 17.0
 """The modules of a block, their hooks and Python."""
 BLOCK_BACKWARD = 58.0
