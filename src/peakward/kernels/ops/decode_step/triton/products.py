@@ -17,6 +17,46 @@ from peakward.kernels.ops.dependent import launch_the_next, wait_for_the_one_bef
 
 
 @triton.jit
+def _begun(  # type: ignore[no-untyped-def]
+    x_ptr,
+    gain_ptr,
+    w_ptr,
+    scale_ptr,
+    n,
+    eps,
+    K: tl.constexpr,
+    FORMAT: tl.constexpr,
+    PER_WORD: tl.constexpr,
+    LANES: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HALF: tl.constexpr,
+    NORMED: tl.constexpr,
+    AHEAD: tl.constexpr,
+    WARPS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+    NATIVE: tl.constexpr,
+):
+    """Asks for a product's first weights, waits for the kernel before, and holds x or its norm: the first
+    tiles, and what `held` returns."""
+    first = tl.program_id(0)
+    for ahead in tl.static_range(AHEAD):
+        block = first + ahead * tl.num_programs(0)
+        prefetch(w_ptr, block, n, K, FORMAT, PER_WORD, BLOCK, HALF, 32 * WARPS)
+    tiles = first_tiles(
+        *(w_ptr, scale_ptr, first, n, K, FORMAT, PER_WORD, LANES, DEPTH, BLOCK, HALF, NATIVE)
+    )
+    gains = bits_of(gain_ptr, K, PER_WORD, LANES, CHUNKS) if NORMED else ()
+    gain_type: tl.constexpr = (gain_ptr if NORMED else x_ptr).dtype.element_ty
+    wait_for_the_one_before(DEPENDENT)
+    x, factor = held(
+        *(x_ptr, gains, gain_type, eps, K, FORMAT, PER_WORD, LANES, CHUNKS, NORMED, NATIVE)
+    )
+    return tiles, x, factor
+
+
+@triton.jit
 def decode_step_rotated(  # type: ignore[no-untyped-def]
     x_ptr,
     gain_ptr,
@@ -56,46 +96,9 @@ def decode_step_rotated(  # type: ignore[no-untyped-def]
     launch_the_next(DEPENDENT)
     step = tl.num_programs(0)
     n_blocks = tl.cdiv(n, BLOCK)
-    for ahead in tl.static_range(AHEAD):
-        prefetch(
-            w_ptr,
-            tl.program_id(0) + ahead * step,
-            n,
-            K,
-            FORMAT,
-            PER_WORD,
-            BLOCK,
-            HALF,
-            32 * WARPS,
-        )
-    tiles = first_tiles(
-        w_ptr,
-        scale_ptr,
-        tl.program_id(0),
-        n,
-        K,
-        FORMAT,
-        PER_WORD,
-        LANES,
-        DEPTH,
-        BLOCK,
-        HALF,
-        NATIVE,
-    )
-    gains = bits_of(gain_ptr, K, PER_WORD, LANES, CHUNKS)
-    wait_for_the_one_before(DEPENDENT)
-    x, factor = held(
-        x_ptr,
-        gains,
-        gain_ptr.dtype.element_ty,
-        eps,
-        K,
-        FORMAT,
-        PER_WORD,
-        LANES,
-        CHUNKS,
-        True,
-        NATIVE,
+    tiles, x, factor = _begun(
+        *(x_ptr, gain_ptr, w_ptr, scale_ptr, n, eps, K, FORMAT, PER_WORD, LANES, CHUNKS, DEPTH),
+        *(BLOCK, HALF, True, AHEAD, WARPS, DEPENDENT, NATIVE),
     )
     position = tl.load(position_ptr)
     for block in range(tl.program_id(0), n_blocks, step):
@@ -169,46 +172,9 @@ def decode_step_gated(  # type: ignore[no-untyped-def]
     launch_the_next(DEPENDENT)
     step = tl.num_programs(0)
     n_blocks = tl.cdiv(n, BLOCK)
-    for ahead in tl.static_range(AHEAD):
-        prefetch(
-            w_ptr,
-            tl.program_id(0) + ahead * step,
-            n,
-            K,
-            FORMAT,
-            PER_WORD,
-            BLOCK,
-            HALF,
-            32 * WARPS,
-        )
-    tiles = first_tiles(
-        w_ptr,
-        scale_ptr,
-        tl.program_id(0),
-        n,
-        K,
-        FORMAT,
-        PER_WORD,
-        LANES,
-        DEPTH,
-        BLOCK,
-        HALF,
-        NATIVE,
-    )
-    gains = bits_of(gain_ptr, K, PER_WORD, LANES, CHUNKS)
-    wait_for_the_one_before(DEPENDENT)
-    x, factor = held(
-        x_ptr,
-        gains,
-        gain_ptr.dtype.element_ty,
-        eps,
-        K,
-        FORMAT,
-        PER_WORD,
-        LANES,
-        CHUNKS,
-        True,
-        NATIVE,
+    tiles, x, factor = _begun(
+        *(x_ptr, gain_ptr, w_ptr, scale_ptr, n, eps, K, FORMAT, PER_WORD, LANES, CHUNKS, DEPTH),
+        *(BLOCK, HALF, True, AHEAD, WARPS, DEPENDENT, NATIVE),
     )
     for block in range(tl.program_id(0), n_blocks, step):
         if STAYS_AHEAD:
@@ -269,30 +235,13 @@ def decode_step_product(  # type: ignore[no-untyped-def]
     """A product (n,), of the norm of x where NORMED; ADDS: added to what out holds, the residual. CHOOSES:
     out (programs,) takes the largest key (see `chosen`) of each program's part of the product instead."""
     launch_the_next(DEPENDENT)
+    type_: tl.constexpr = x_ptr.dtype.element_ty
     step = tl.num_programs(0)
     n_blocks = tl.cdiv(n, BLOCK)
-    for ahead in tl.static_range(AHEAD):
-        prefetch(
-            w_ptr, tl.program_id(0) + ahead * step, n, K, FORMAT, PER_WORD, BLOCK, 0, 32 * WARPS
-        )
-    tiles = first_tiles(
-        w_ptr,
-        scale_ptr,
-        tl.program_id(0),
-        n,
-        K,
-        FORMAT,
-        PER_WORD,
-        LANES,
-        DEPTH,
-        BLOCK,
-        0,
-        NATIVE,
+    tiles, x, factor = _begun(
+        *(x_ptr, gain_ptr, w_ptr, scale_ptr, n, eps, K, FORMAT, PER_WORD, LANES, CHUNKS, DEPTH),
+        *(BLOCK, 0, NORMED, AHEAD, WARPS, DEPENDENT, NATIVE),
     )
-    type_: tl.constexpr = x_ptr.dtype.element_ty
-    gains = bits_of(gain_ptr, K, PER_WORD, LANES, CHUNKS) if NORMED else ()
-    wait_for_the_one_before(DEPENDENT)
-    x, factor = held(x_ptr, gains, type_, eps, K, FORMAT, PER_WORD, LANES, CHUNKS, NORMED, NATIVE)
     best = tl.full((BLOCK,), LEAST, tl.int64)
     for block in range(tl.program_id(0), n_blocks, step):
         column = block * BLOCK + tl.arange(0, BLOCK)
