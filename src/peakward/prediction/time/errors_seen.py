@@ -62,10 +62,10 @@ SPEEDUP_FACTORS: dict[tuple[Source, bool], tuple[float, float]] = {
     ("datasheet", False): (0.65, 1.50),
 }
 """Factors of a predicted ratio of two step times that differ by levers, by whether the device bounds both,
-under a slower host too: 214 pairs measured on an H200 (results/), mostly precisions and compilation
-(`tests/accuracy`). Calibrated nine in ten of them lie between 0.955 and 1.033 of what was predicted, or 0.77
-and 1.28 where a host bounds one; by the datasheet, whose errors mostly cancel, between 0.969 and 1.112, or
-0.77 and 1.29. They stand for one device, and so its own are taken wider."""
+under a slower host too: pairs measured on an H200 (results/), mostly precisions, compilation and caches
+(`tests/accuracy`). Calibrated nine in ten of 101 lie between 0.953 and 1.060 of what was predicted, of 160 that
+a host bounds between 0.772 and 1.295; by the datasheet, whose errors mostly cancel, of 92 between 0.955 and
+1.116, of 169 between 0.772 and 1.295. They stand for one device, and so its own are taken wider."""
 
 
 def stays_bound_by_device(phases: Iterable[PhasePrediction], host_is_known: bool) -> bool:
