@@ -63,9 +63,9 @@ SPEEDUP_FACTORS: dict[tuple[Source, bool], tuple[float, float]] = {
 }
 """Factors of a predicted ratio of two step times that differ by levers, by whether the device bounds both,
 under a slower host too: pairs measured on an H200 (results/), mostly precisions, compilation and caches
-(`tests/accuracy`). Calibrated nine in ten of 101 lie between 0.953 and 1.060 of what was predicted, of 160 that
-a host bounds between 0.772 and 1.295; by the datasheet, whose errors mostly cancel, of 92 between 0.955 and
-1.116, of 169 between 0.772 and 1.295. They stand for one device, and so its own are taken wider."""
+(`tests/accuracy`). Calibrated nine in ten of 101 lie between 0.953 and 1.060 of what was predicted, of 160
+that a host bounds between 0.772 and 1.295; by the datasheet, whose errors mostly cancel, of 92 between 0.955
+and 1.116, of 169 between 0.772 and 1.295. They stand for one device, and so its own are taken wider."""
 
 
 def stays_bound_by_device(phases: Iterable[PhasePrediction], host_is_known: bool) -> bool:
