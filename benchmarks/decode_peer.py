@@ -43,7 +43,9 @@ class Linear(nn.Module):
             return F.linear(x, self.weight)
         if self.weights == "int8":
             return F.linear(x, self.weight.to(x.dtype)) * self.scale
-        return torch.ops.aten._weight_int4pack_mm(x, self.weight, 128, self.scale)
+        rows = x.reshape(-1, x.shape[-1])
+        product = torch.ops.aten._weight_int4pack_mm(rows, self.weight, 128, self.scale)
+        return product.view(*x.shape[:-1], self.n)
 
 
 class Block(nn.Module):

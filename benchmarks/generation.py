@@ -10,6 +10,7 @@ timed in turns. It prints a line for each, as JSON, and writes all of them after
 
 import argparse
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -46,12 +47,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--models", default="small,2.7B")
     parser.add_argument("--weights", default="dense", help="of `fused`: dense,int8,int4:128")
-    parser.add_argument("--positions", type=int, default=1024)
+    parser.add_argument("--positions", default="1024", help="N,N…")
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--requests", type=int, default=48)
     parser.add_argument("--parts", default="fused", help="fused,caches,queue")
+    parser.add_argument("--only", default="", help="of `caches`: ways whose names hold this")
     options = parser.parse_args()
     report, parts = Report(options.out), options.parts.split(",")
+    positions = [int(each) for each in options.positions.split(",")]
     bandwidth = copy_bytes_per_s()
     report.held |= {
         "device": torch.cuda.get_device_name(),
@@ -61,12 +64,13 @@ def main() -> None:
     with torch.inference_mode():
         for name in options.models.split(","):
             if "fused" in parts:
-                for weights in options.weights.split(","):
-                    fused(report, built(name, weights), weights, options.positions, bandwidth)
+                for weights, n in product(options.weights.split(","), positions):
+                    fused(report, built(name, weights), weights, n, bandwidth)
             if {"caches", "queue"} & set(parts):
                 model = built(name, "dense")
             if "caches" in parts:
-                steps(report, model, options.positions, options.rows)
+                for n in positions:
+                    steps(report, model, n, options.rows, options.only)
             if "queue" in parts:
                 queue(report, model, options.requests)
 
@@ -171,8 +175,8 @@ def fused(
     )  # fmt: skip
 
 
-def steps(report: Report, model: decoder.Decoder, positions: int, rows: int) -> None:
-    """The median time of a step behind `positions` tokens, in turns."""
+def steps(report: Report, model: decoder.Decoder, positions: int, rows: int, only: str) -> None:
+    """The median time of a step behind `positions` tokens, in turns, of the ways whose names hold `only`."""
     shape, capacity = model.shape, positions + ROOM + 8
     at = {"n_rows": rows, "device": "cuda", "dtype": torch.bfloat16}
     kernel = at | {"attention": "flash-decode"}
@@ -189,10 +193,14 @@ def steps(report: Report, model: decoder.Decoder, positions: int, rows: int) -> 
         "int4 pages, kernel": PagedCache(shape, stored=torch.uint8, **pages, **kernel),
         "contiguous, fused step": ContiguousCache(shape, **contiguous, **kernel),
         "pages, fused step": PagedCache(shape, **pages, **kernel),
+        "int8, fused step": ContiguousCache(shape, stored=torch.int8, **contiguous, **kernel),
+        "int8 pages, fused step": PagedCache(shape, stored=torch.int8, **pages, **kernel),
         "guesses by n-grams, kernel": ContiguousCache(shape, **contiguous, **kernel),
     }
     decodings = {}
     for name, cache in caches.items():
+        if only not in name:
+            continue
         by = {"by": Sampling(), "most_new_tokens": ROOM}
         if name.startswith("guesses"):
             decodings[name] = Speculation(model, cache, NGrams(), n_guessed=4, **by)
@@ -209,8 +217,8 @@ def steps(report: Report, model: decoder.Decoder, positions: int, rows: int) -> 
             times[name].append(span_s(decoding.run, STEPS))
     for name, found in times.items():
         report.add(
-            part="caches", model=shape.name, way=name, rows=rows, step_s=median(found),
-            steps_per_s=1 / median(found), graphs=decodings[name].n_captured,
+            part="caches", model=shape.name, way=name, rows=rows, positions=positions,
+            step_s=median(found), steps_per_s=1 / median(found), graphs=decodings[name].n_captured,
         )  # fmt: skip
 
 

@@ -64,6 +64,15 @@ def weight_bytes(row: Row[Any]) -> int | None:
     return None if found is None else found.weight_bytes
 
 
+def by_how_much(told: Sentence, row: Row[Any], than: Row[Any]) -> str:
+    """For a sentence: "0.0102 (0.00595 to 0.0145) nats a token more", or less, whichever it is."""
+    found, side = more(row, than), "more"
+    if found is not None and found.estimate < 0:
+        found, side = more(than, row), "less"
+    both = (row.measurement, than.measurement)
+    return f"{told.interval(f'{side} loss', found, 'count', *both)} nats a token {side}"
+
+
 def told_apart(found: Interval | None) -> str | None:
     """A cell: whether a difference is more, less or not told apart from none."""
     if found is None:

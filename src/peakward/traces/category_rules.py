@@ -84,7 +84,7 @@ RULES = (
         Category.COPY,
         "reshape_and_cache|concat_and_cache|copy_blocks|swap_blocks|AppendPagedKV|kv_cache_write",
         "(?:store|set|write)_kv_?(?:cache|buffer)|concat_mla_|deep_gemm::(?:transpose|layout)",
-        "scale_1x128_kernel|quantize_with_block_size",
+        "scale_1x128_kernel|quantize_with_block_size|^_cache_write$",
     ),
     # MIOpen sets and casts a convolution's tensors by kernels of their own.
     _rule(Category.COPY, "SubTensorOpWith"),
@@ -123,7 +123,8 @@ RULES = (
         "_jsd(?:_|$)|mse_(?:loss|kernel)|l1_loss|huber|_dpo_|grpo_|_ce_(?:forward|backward)|head_loss",
     ),
     # cuBLAS, cuBLASLt (`nvjet` from Hopper on), CUTLASS, MAGMA; Tensile and hipBLASLt (`Cijk`), Composable
-    # Kernel, rocBLAS; DeepGEMM; experts' products and weights of few bits (Marlin, GPTQ, AWQ, AITER).
+    # Kernel, rocBLAS; DeepGEMM; experts' products and weights of few bits (Marlin, GPTQ, AWQ, AITER); the
+    # products of Peakward's fused step of decode, with what is fused into them.
     _rule(
         Category.MATMUL,
         r"(?<!fb)gemm(?!a)|GEMM|Gemm(?!a)|gemv|Gemv|matmul|MatMul|nvjet|xmma|cutlass_?\d|cutlass3x|^Kernel2$",
@@ -131,7 +132,7 @@ RULES = (
         "Cijk_|rocblas_|LLMM|LLGemm|wvSplit|[Mm]arlin|gptq|awq|exl2|scaled_mm|mul_mat_|bmm_|_bmm|addmm",
         r"_(?:mm|mv)(?:_|$)|grouped_mm|fused_moe_kernel|fmoe_|moe_kernel|w\d\d?a\d\d?_\w{0,40}kernel|dot_kernel",
         r"[bs]gmv|bf16_fp4_|_situ_\w{0,8}moe|spmm|csrmm|csrmv|[Ss]ddmm|syrk|trsm|mmq(?:<|_|$)|_moe_\w{0,12}_(?:d[WX]|\w{0,8}proj)",
-        "RNN_blockPersist|persistRNN",
+        "RNN_blockPersist|persistRNN|^decode_step_(?:rows_)?(?:rotated|gated|product|added|logits)$",
     ),
     # PyTorch (where a layer norm's weight gradient is GammaBeta…), apex and Transformer Engine (`ln_`),
     # vLLM, SGLang, FlashInfer, Liger, Composable Kernel, cuDNN (`bn_`).
@@ -150,6 +151,7 @@ RULES = (
         "[Ee]mbedding(?!s)|EmbeddingBag|indexSelect|indexFunc|index_?elementwise|index_put|index_copy",
         "gather_kernel|_gather|gather_|[Ss]catter|compute_grad_weight|sum_and_scatter|krn_partial",
         "bounds_check_indices|linearize_index|indexing_backward|take_put|embedding_|get_rows",
+        "^decode_step_(?:rows_)?embedded$",
     ),
     # torch's fused Adam, AdamW, SGD and Adagrad, apex, bitsandbytes; `_update` is Peakward's own AdamW
     # (`kernels/ops/adamw/triton.py`).
@@ -157,7 +159,7 @@ RULES = (
         Category.OPTIMIZER,
         "Fused(?:Adam|Sgd|SGD|Adagrad|Optimizer)|LAMBStage",
         r"(?:Adam|SGD|Sgd|Adagrad|LAMB|Lamb|Lion|NovoGrad)\w{0,20}Functor|_?adamw?_(?:kernel|step)",
-        "kOptimizer|kPreconditionOptimizer|optimizer_(?:update|precondition)|fused_(?:adam|sgd|lion|lamb)|multi_tensor_adam|^_update$|^_?adamw",
+        "kOptimizer|kPreconditionOptimizer|optimizer_(?:update|precondition)|fused_(?:adam|sgd|lion|lamb)|multi_tensor_adam|^_update(?:_8bit|_bf16)?$|^_?adamw",
     ),
     _rule(
         Category.SOFTMAX,
@@ -174,7 +176,7 @@ RULES = (
         Category.REDUCTION,
         "[Rr]educe|reduction|[Ss]can(?:Kernel|Init|_|By)|cumsum|cumprod|arg_?(?:max|min)|DeviceSelect",
         "DeviceCompact|[Pp]ool(?:[123]d)?(?:_|$)|[Pp]ooling|CumulativeSum|PercentileClipping|distance_|L2NormFunctor|LpNorm|lpnorm|l2norm|[Mm]oe_?sum|[Ff]inalize",
-        "(?:^|_)(?:sum|mean|amax|norm|count)_|DeviceRunLength|_sum$|[Hh]istogram",
+        "(?:^|_)(?:sum|mean|amax|norm|count)_|DeviceRunLength|_sums?$|[Hh]istogram|^decode_step_chosen$",
     ),
     # Functors of PyTorch's that move data, before elementwise kernels at large.
     _rule(

@@ -116,12 +116,21 @@ def test_a_loss_is_told_beside_what_is_stored(said):
     (both,) = [each for each in found if each.startswith("Fine-tuned with its weights rounded")]
     assert "int4 has 0.300 (" in both
     assert "rounded without it, 0.400 (" in both
+    assert both.endswith(
+        "Beside the model as it was before both it has 0.100 (0.0975 to 0.102) nats a token more."
+    )
 
 
 def test_a_way_that_should_lose_less_and_loses_more_is_told_so(said, monkeypatch):
     monkeypatch.setitem(LOST, "int8 activations, smoothed", 0.15)
     (told,) = [each for each in said() if each.startswith("int8 activations, smoothed has ")]
     assert "nats a token more than int8 activations, which has 0.0500 more than dense." in told
+
+
+def test_a_recipe_that_loses_nothing_is_told_to_have_less(said, monkeypatch):
+    monkeypatch.setitem(LOST, "int4, calibrated, int8 cache", -0.1)
+    first = said("corners", "cuda")[0]
+    assert "has a loss of 0.100 (0.0975 to 0.102) nats a token less with them, calibrated." in first
 
 
 def test_a_gpu_tells_the_recipe_by_batch(said):

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peakward import kernels
 from peakward.traces.category_rules import Category
 from peakward.traces.host_work import with_host_work
 from peakward.traces.kernel_names import short_name
@@ -63,6 +65,17 @@ KINDS = {"kernel": GpuKind.KERNEL, "gpu_memcpy": GpuKind.COPY, "gpu_memset": Gpu
 @pytest.mark.parametrize(("name", "expected"), NAMES, ids=[name[:60] for name, _ in NAMES])
 def test_a_kernel_is_of_its_category(name: str, expected: Category) -> None:
     assert category(name, GpuKind.KERNEL) is expected
+
+
+def test_every_kernel_of_ours_is_of_a_category() -> None:
+    """By the functions that are launched; that of a micro-benchmark has no purpose in a model."""
+    files = (Path(kernels.__file__).parent / "ops").rglob("*.py")
+    source = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    compiled = set(re.findall(r"^@(?:triton|gluon)\.jit.*\n(?:@.*\n)*def (\w+)", source, re.M))
+    launched = compiled & set(re.findall(r"\blaunch\(\s*(\w+)", source))
+    assert len(launched) > 40
+    unnamed = {name for name in launched if category(name, GpuKind.KERNEL) is Category.OTHER}
+    assert unnamed == {"_sweep"}
 
 
 def test_every_category_has_a_name_in_the_table() -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from peakward.kernels.ops.attention.own import DECODE
+from peakward.kernels.ops.attention.sdpa import unplanned
 from peakward.kernels.ops.decode_attention.api import MOST_QUERIES, decode_attention
 from peakward.kernels.ops.rotation.api import rotate
 from peakward.lab.inference.passes import EMPTY, Pass, sent
@@ -136,7 +137,8 @@ class SequenceCache(ABC):
                 "make a larger cache, or generate fewer tokens"
             )
         self._make_room(rows, n)
-        found: Tensor = model(ids, cache=Pass(self, rows, n), n_logits=n_logits)
+        with unplanned():
+            found: Tensor = model(ids, cache=Pass(self, rows, n), n_logits=n_logits)
         self.lengths[rows] = [length + n for length in self.lengths[rows]]
         self.held[rows] += n
         return found

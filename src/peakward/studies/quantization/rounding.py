@@ -133,9 +133,11 @@ def won_back(view: View[Kept]) -> Iterator[Conclusion]:
         without = (rows[INT4].measurement, dense.measurement)
         with_it = told.interval("more loss", tuned, "count", *ours)
         without_it = told.interval("more loss without", alone, "count", *without)
+        in_all = losses.by_how_much(told, rows[TUNED_INT4], dense)
         yield from told.end(
             f"Fine-tuned with its weights rounded, int4 has {with_it} nats a token more than the model that "
-            f"was fine-tuned alike and not rounded; rounded without it, {without_it}."
+            f"was fine-tuned alike and not rounded; rounded without it, {without_it}. Beside the model as it "
+            f"was before both it has {in_all}."
         )
 
 

@@ -8,6 +8,7 @@ import torch
 
 from peakward.kernels.ops.attention.reference import attention as reference_attention
 from peakward.kernels.ops.attention.reference import for_every_head
+from peakward.kernels.ops.attention.sdpa import unplanned
 from peakward.kernels.ops.decode_attention.reference import dequantized, quantized
 from peakward.kernels.ops.rotation.api import rotate
 from peakward.lab.inference.paged import PagedCache
@@ -295,6 +296,32 @@ def test_too_small_caches_say_so(make_decoder):
     found = pages.prefill(model, 1, [2] * 5)
     expected = model(torch.full((1, 5), 2))[:, -1]
     assert close(found, expected, model.shape.n_layers)
+
+
+def test_a_prompt_is_computed_without_plans(make_decoder):
+    """cuDNN's attention is planned anew for each length of a prompt."""
+    model, seen = make_decoder({}), []
+    model.register_forward_pre_hook(lambda *_: seen.append(torch.backends.cuda.cudnn_sdp_enabled()))
+    cache = ContiguousCache(model.shape, capacity=LONGEST, **ON_CPU)
+    cache.prefill(model, 0, [1, 2, 3])
+    assert seen == [False]
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_last_of_several_threads_restores_what_was_allowed(allowed):
+    settings = torch.backends.cuda
+    settings.enable_cudnn_sdp(allowed)
+    try:
+        first, second = unplanned(), unplanned()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert not settings.cudnn_sdp_enabled()
+        second.__exit__(None, None, None)
+        assert settings.cudnn_sdp_enabled() == allowed
+    finally:
+        settings.enable_cudnn_sdp(True)
 
 
 @pytest.mark.parametrize("kind", ["contiguous", "pages"])

@@ -11,7 +11,13 @@ from peakward.kernels.ops.decode_step.triton.kept import (
     weighed,
     written,
 )
-from peakward.kernels.ops.decode_step.triton.stored import THEN, bring_next, place_of
+from peakward.kernels.ops.decode_step.triton.stored import (
+    THEN,
+    bring_next,
+    page_of,
+    place_in,
+    place_of,
+)
 from peakward.kernels.ops.dependent import bring, launch_the_next, wait_for_the_one_before
 
 
@@ -153,6 +159,8 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
         program = pair + tl.num_programs(0) * split
         n_programs = tl.num_programs(0) * SPLITS
         bring_next(then_ptr, then_parts, then_stride, then_bytes, program, n_programs, 32 * WARPS)
+    position = low + tl.arange(0, BLOCK)
+    page = page_of(table_ptr, room, sequence, position, position < high, PAGE_SIZE)
     wait_for_the_one_before(DEPENDENT)
 
     if NARROW:
@@ -198,7 +206,10 @@ def decode_step_attention(  # type: ignore[no-untyped-def]
     for start in range(low, high, BLOCK):
         position = start + tl.arange(0, BLOCK)
         is_held = position < high
-        place = place_of(table_ptr, room, sequence, KV_HEADS, kv, position, is_held, PAGE_SIZE)
+        place = place_in(page, room, sequence, KV_HEADS, kv, position, PAGE_SIZE)
+        page = page_of(
+            table_ptr, room, sequence, position + BLOCK, position + BLOCK < high, PAGE_SIZE
+        )
         k, v, k_scale, v_scale = loaded(
             *(k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, place, is_held, HEAD_DIM, BLOCK_DIM)
         )

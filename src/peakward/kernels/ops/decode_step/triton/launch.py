@@ -279,10 +279,11 @@ def attention(
     group, new = held.n_heads(q) // kv_heads, len(q) // n_sequences
     # Beside keys in int8 fewer are in a product twice.
     members = max(16 if held.k_scale is None else 8, triton.next_power_of_2(new * group))
-    if (
-        members >= 64
-    ):  # In four warps, or in blocks of 128 positions, they take more registers than there are.
-        split = split._replace(warps=max(8, split.warps), block=min(64, split.block))
+    if members >= 64:
+        # In four warps, or in blocks of 128 positions, they take more registers than there are.
+        split = split._replace(
+            warps=max(8, split.warps), block=min(64, split.block), registers=None
+        )
     native = not knobs.runtime.interpret
     launch(
         decode_step_attention,
@@ -320,6 +321,7 @@ def attention(
         NATIVE=native,
         num_warps=split.warps,
         num_stages=split.stages,
+        maxnreg=split.registers,
         **dependent(),
     )
 

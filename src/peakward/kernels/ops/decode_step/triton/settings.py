@@ -62,6 +62,8 @@ class Split(NamedTuple):
     stages: int = 1
     ahead: int = 1024
     """Positions of a piece that are brought into the L2 before the wait."""
+    registers: int | None = None
+    """The most of a thread, where the compiler would take more than leave room for all programs."""
 
 
 POSITIONS_AHEAD = 1 << 16
@@ -174,15 +176,19 @@ def split_for(
         narrow: whether the cache holds a byte an element.
     """
     splits, stages = triton.next_power_of_2(triton.cdiv(capacity, 128)), 1
-    block = 128 if capacity > 64 else 64
+    block, registers = 128 if capacity > 64 else 64, None
     if splits > _most(2 * n_multiprocessors // n_pairs):
-        # Of three blocks in 16 bits on their way only three programs' would fit.
-        splits, block, stages = _most(4 * n_multiprocessors // n_pairs), 64, 3 if narrow else 2
+        # Of three blocks in 16 bits on their way only three programs' would fit. On pages the compiler takes
+        # 138 registers beside int8: three programs, and 4 × 4,096 positions of `2.7B` in 56 µs for 40
+        # (`2026-11-29-h200-kernel-trials-decode-pages`).
+        splits, block = _most(4 * n_multiprocessors // n_pairs), 64
+        stages, registers = (3, 128) if narrow else (2, None)
     return Split(
         splits=splits,
         block=block,
         stages=stages,
         ahead=POSITIONS_AHEAD // (n_pairs * splits) // 8 * 8,
+        registers=registers,
     )
 
 

@@ -31,12 +31,29 @@ def place_of(  # type: ignore[no-untyped-def]
     PAGE_SIZE: tl.constexpr,
 ):
     """Where the key of head `kv` at a position of a sequence lies, in heads: in a cache (sequences, kv_heads,
-    room), or in pages (pages, kv_heads, PAGE_SIZE) that the table (sequences, room) lists. No kernel writes
-    the table, so that it may be read before the wait."""
+    room), or in pages (pages, kv_heads, PAGE_SIZE) that the table (sequences, room) lists."""
+    page = page_of(table_ptr, room, sequence, position, there, PAGE_SIZE)
+    return place_in(page, room, sequence, kv_heads, kv, position, PAGE_SIZE)
+
+
+@triton.jit
+def page_of(table_ptr, room, sequence, position, there, PAGE_SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The page of a sequence's position; 0 in a cache without pages. No kernel writes the table, so that it
+    may be read before the wait."""
+    page = position * 0
     if PAGE_SIZE:
-        entry = table_ptr + sequence * room + position // PAGE_SIZE
-        page = tl.load(entry, mask=there, other=0).to(tl.int64)
-        place = (page * kv_heads + kv) * PAGE_SIZE + position % PAGE_SIZE
+        entry = table_ptr + sequence * room + position.to(tl.uint32) // PAGE_SIZE
+        page = tl.load(entry, mask=there, other=0)
+    return page
+
+
+@triton.jit
+def place_in(  # type: ignore[no-untyped-def]
+    page, room, sequence, kv_heads, kv, position, PAGE_SIZE: tl.constexpr
+):
+    """As `place_of`, of a position whose page is known."""
+    if PAGE_SIZE:
+        place = (page * kv_heads + kv).to(tl.int64) * PAGE_SIZE + position.to(tl.uint32) % PAGE_SIZE
     else:
         place = (sequence * kv_heads + kv).to(tl.int64) * room + position
     return place
