@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from accuracy.measured import is_of_former_kernels
+from peakward.levers.catalogue import LEVERS, obstacle
 from peakward.prediction.time.errors_seen import LEVEL
 from peakward.records import codec
 from peakward.records.calibration import Calibration
@@ -20,6 +21,25 @@ def read(kind, record):
     return [codec.from_json(each.read(), record) for each in index().of(kind)]
 
 
+def issued_as_then(here, study):
+    """The device under the run's own host, where the record has what its calls took."""
+    known = [each.time for each in study.forecasts if each.time is not None]
+    if not known or known[0].host_call_s is None:
+        return here
+    call_s, backward_s = known[0].host_call_s, known[0].host_backward_call_s
+    model = here.model._replace(call_s=call_s, backward_call_s=backward_s, host_is_known=True)
+    return here._replace(model=model)
+
+
+def refused_now(trial):
+    """Whether a run would not try the lever any more, because another setting computes what it changes."""
+    levers = [each for each in LEVERS if each.name == trial.lever]
+    machine = {"compute_capability": (9, 0), "has_compiler": True}
+    return any(
+        "does nothing beside" in (obstacle(each, trial.base, **machine) or "") for each in levers
+    )
+
+
 @pytest.fixture(scope="module")
 def tried():
     newest = {each.environment.device_name: each for each in read("calibration", Calibration)}
@@ -27,11 +47,12 @@ def tried():
     for study in read("run", Study):
         device = study.environment.device_name
         forecasts = Forecasts(study.environment, newest[device], capture=lambda case: None)
+        forecasts.here = issued_as_then(forecasts.here, study)
         here = Expectations(forecasts, lambda case: None)
         for trial in study.trials:
             cases = (trial.base, trial.candidate)
             former = any(is_of_former_kernels(each, study.started_at) for each in cases)
-            if trial.stage == "refused" or former:
+            if trial.stage == "refused" or former or refused_now(trial):
                 continue
             told = here.foretold(trial.base, trial.candidate)
             predicted = msgspec.structs.replace(trial, foretold=told)

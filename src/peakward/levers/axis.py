@@ -159,6 +159,8 @@ class Axis:
     """Values that no lever sets, and what each needs."""
     no_faster: tuple[Value, ...] = ()
     """Those of them that are never faster than the default: a lever gains at least as much on them."""
+    replaces: tuple[str, ...] = ()
+    """Axes that do nothing beside a value of it that is not the default, which computes their part itself."""
     costs_time: bool = False
     """Its levers pay for memory with time, and are tried after all others."""
 

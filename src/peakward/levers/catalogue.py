@@ -189,9 +189,21 @@ def obstacle(
     """Why the lever cannot apply to the case on this machine, or None where it can. Of a module of the
     user's, that it cannot from outside is said before what the machine lacks."""
     candidate = pull(lever, case)
-    return _outside(candidate) or _unmet(
-        lever, candidate, compute_capability=compute_capability, has_compiler=has_compiler
+    return (
+        _outside(candidate)
+        or _without_effect(lever, candidate)
+        or _unmet(
+            lever, candidate, compute_capability=compute_capability, has_compiler=has_compiler
+        )
     )
+
+
+def _without_effect(lever: Lever, candidate: LeverCase) -> str | None:
+    """Says which setting computes all that the lever changes, or None where none does."""
+    for axis, value in at_work(candidate.configuration):
+        if {name for name, _ in lever.sets} <= set(axis.replaces):
+            return f"does nothing beside {spoken(axis.name, value)}, which computes that itself"
+    return None
 
 
 def case_obstacle(

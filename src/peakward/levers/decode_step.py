@@ -135,6 +135,7 @@ AXIS = Axis(
     default="separate",
     help="A step of decode: separate (operator by operator), or fused in five of Peakward's own kernels a "
     "layer, whatever the settings of attention, norm, RoPE and SwiGLU.",
+    replaces=("attention", "norm", "rope", "swiglu"),
     levers=(
         Lever(
             name="fused-step",

@@ -137,9 +137,9 @@ def _notes(plan: Plan) -> tuple[Block, ...]:
         )
     if plan.case.workload.caches and timed:
         notes.append(
-            "Intervals are those of passes without a cache: on an H100, 13 of 16 captured "
-            "decode steps lay within them, and the others took up to 13% longer than "
-            "predicted."
+            "Intervals are those of passes without a cache: from a calibration, 49 of 56 captured "
+            "decode steps on an H200 and 15 of 16 on an H100 lay within them, and the others took "
+            "17% less to 15% more than predicted."
         )
     return tuple(Note(text=text) for text in notes)
 

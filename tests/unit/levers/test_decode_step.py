@@ -85,3 +85,15 @@ def test_obstacles():
     for at, most in ((several, None), (on_bytes, None), (of_bytes, 1)):
         reason = case_obstacle(at, compute_capability=(9, 0), has_compiler=True)
         assert reason is None if most is None else f"a batch of at most {most} beside" in reason
+
+
+@pytest.mark.parametrize("name", ["sdpa", "flash-decode", "fused-norm", "fused-rope"])
+def test_what_it_computes_itself_is_no_lever_beside_it(name):
+    def told(name, more):
+        given = case(device="cuda", precision="bf16", more=more)
+        return obstacle(lever(name), given, compute_capability=(9, 0), has_compiler=True) or ""
+
+    beside = "does nothing beside decode-step fused, which computes that itself"
+    assert told(name, FUSED) == beside
+    assert told(name, ()) != beside
+    assert told("int8-cache", FUSED) != beside

@@ -189,7 +189,7 @@ ATTENTION = frozenset(
 LINEAR_LOSS = frozenset(PRODUCTS)
 """Products at the rates of cuBLAS, between passes over a chunk of logits (`time.special_operators`)."""
 QUANTISED = frozenset(each.operator for each in weights.QUANTISED.values())
-"""Products at shares of a copy's rate, which an H100 took by themselves (`time.special_operators`)."""
+"""Products at shares of a copy's rate, which an H200 took in steps (`time.special_operators`)."""
 _SPEEDS = {name: speed for axis in AXES for name, speed in axis.kernels.items()}
 PASSES = {
     name: Kernel(each.factor, each.n_launches, each.start_s) for name, each in _SPEEDS.items()
@@ -200,7 +200,7 @@ TIMED = frozenset(name for name, each in _SPEEDS.items() if each.is_measured)
 OPERATORS = ATTENTION | LINEAR_LOSS | QUANTISED | PASSES.keys()
 """All that torch calls as one operator."""
 NEVER_MEASURED = OPERATORS - TIMED
-"""Attention but for what `is_guess` finds timed."""
+"""Attention and quantised products but for what `is_guess` finds timed."""
 OWN_ATTENTION_LAUNCHES: dict[AttentionPass, float] = {"forward": 2.0, "backward": 3.0}
 """Launches of the kernel for Hopper, whose programs draw tiles from a counter that is cleared first; backward
 the terms of each row, the kernel, and dq out of its sums. The portable ones
@@ -253,6 +253,8 @@ def is_guess(operator: Operator, setting: Setting, capability: ComputeCapability
         q, kernel = operator.inputs[0], attention_kernel(operator, setting)
         size = ITEM_BYTES[q.dtype]
         return relative_time(kernel, pass_, q.shape[-1], size, capability) is None
+    if operator.name in QUANTISED:
+        return capability[0] != HOPPER
     return operator.name in NEVER_MEASURED or (setting.fusion_is_derived and bool(operator.fused))
 
 

@@ -172,14 +172,15 @@ def compute_s(each: Groups, on: ProductModel, compute_capability: ComputeCapabil
 
 # The time of a product with quantised weights, as that of reading them: once for every so many rows.
 #
-# Kernels of int4 widen what they read beside multiplying it, so that few rows take a share of a copy's rate
-# that falls with their number, and many take as often as long as they are parts. Shares are of 4,096 × 14,336
-# in bf16 on an H100, less what such calls of a bf16 product of one row took beyond `products`, 6.7 µs: of up
-# to 16 rows by `2026-11-23-h100-kernel-speed-quantized_matmul`, of one row of int8 by the one of 2026-11-22
-# (`…-2`, from an L2 with nothing to write back, has the same ratio to a bf16 product), of more rows of int4
-# by `2026-11-22-h100-kernel-sweep-quantized_matmul`. int4 of 16 rows takes less where its columns are split,
-# or over many channels (`2026-11-23-…-3`): 20.0 µs of 14,336 × 4,096 where 22.9 are foretold, 109 of 128,256
-# channels for 154.
+# Kernels of int4, and of int8 of one row, widen what they read beside multiplying it, so that few rows take
+# a share of a copy's rate that falls with their number, and many take as often as long as they are parts.
+# The first microseconds of reading run at half of that share. One line from a start did not do: where it held
+# for a large weight, steps of `2.7B` and Llama-7B were foretold up to 22% too short, and where it held for
+# these, steps of `small` 24% too long. Start, ramp and share are those that foretell them best, on an H200
+# whose copies run at 4.2 TB/s: 450, 2,398 and 3,177 µs a step of `small`, `2.7B` and Llama-7B in int8, 477,
+# 2,101 and 2,581 in int4 (`2026-11-29-h200-decode-speed-2`), less what steps of dense weights took beyond
+# their prediction, and 67.3 and 41.8 of 28,672 × 8,192 alone: all within 2%. Of 16 and 64 rows by steps of
+# `2.7B` and that weight alone (`2026-11-29-h200-study-quantization`), of 32 between the two.
 #
 # From two rows on int8 is not widened. Shares and what does not depend on a weight's size lie on a line
 # through what 28,672 × 8,192 and 10,240 × 2,560 took on an H200, whose copies run at 4.2 TB/s
@@ -189,10 +190,17 @@ def compute_s(each: Groups, on: ProductModel, compute_capability: ComputeCapabil
 # which has gone since and cost 2 to 5 µs. Of fp32 inputs nothing was measured.
 
 SHARES: dict[int, dict[int, float]] = {
-    8: {1: 0.83, 8: 0.96, 16: 0.94, 32: 0.95, 64: 0.77},
-    4: {8: 0.84, 16: 0.61, 32: 0.51, 64: 0.38},
+    8: {1: 0.92, 8: 0.96, 16: 0.94, 32: 0.95, 64: 0.77},
+    4: {8: 0.82, 16: 0.53, 32: 0.43, 64: 0.315},
 }
 """Share of a copy's bandwidth, by bits and by rows that a program takes."""
+STARTS_S: dict[int, dict[int, float]] = {
+    8: {1: 1.8e-6},
+    4: {8: 2.9e-6, 16: 1.4e-6, 32: 2.5e-6, 64: 4.0e-6},
+}
+"""From one launch to the next without reading, by bits and by rows, of kernels that widen."""
+RAMP_S = 3.9e-6
+"""Of reading, by kernels that widen: so much of it at most takes twice as long."""
 DIGITS_START_S = {8: 1.1e-6, 16: 2.2e-6, 32: 6.0e-6, 64: 10.6e-6}
 """Beside a product's start, by the rows of a program: int8 alone, from 17 rows on with a launch before."""
 DIGITS_WITHIN = 16
@@ -218,11 +226,12 @@ def product_time(operator: Operator, model: ProductModel, on: DeviceModel) -> Pr
     n_parts = -(-n_rows // rows)
     moved = n_parts * (weight.n_bytes + scale.n_bytes) + x.n_bytes + y.n_bytes
     read_s = moved / (SHARES[bits][rows] * model.bytes_per_s)
-    start_s = model.opening_s(rows)
-    sums_s, n_launches = 0.0, 1.0
     if bits == 8 and n_rows > 1:
-        start_s += DIGITS_START_S[rows]
-        n_launches += n_rows > DIGITS_WITHIN
+        start_s = model.opening_s(rows) + DIGITS_START_S[rows]
+    else:
+        start_s = STARTS_S[bits][rows]
+        read_s += min(read_s, RAMP_S)
+    sums_s, n_launches = 0.0, 1.0 + (bits == 8 and n_rows > DIGITS_WITHIN)
     if n_splits > 1:
         sums_s = on.traffic.time_s(n_splits * y.n_elements * ITEM_BYTES[FLOAT] + y.n_bytes)
         n_launches += 1
