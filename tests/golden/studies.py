@@ -3,7 +3,7 @@
 import msgspec
 
 from peakward.records.calibration import Calibration, MatmulRate
-from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.case import Configuration, ModelCase, SpeculationCase, Workload
 from peakward.records.finding import Abstention, Diagnosis, Finding, FindingEvidence, LeverGain
 from peakward.records.lever import NumericsError, NumericsVerdict, Pair, Trial
 from peakward.records.measurement import (
@@ -15,6 +15,7 @@ from peakward.records.measurement import (
     PhaseTime,
     Protocol,
     Run,
+    Speculated,
     Summary,
     Telemetry,
     Validity,
@@ -201,6 +202,27 @@ def measurement(case: ModelCase, median_s: float, *, peak_gib: float, **changes)
         loss=9.21,
     )
     return msgspec.structs.replace(made, **changes)
+
+
+def guesses(factor: float) -> Measurement:
+    """Texts that take that much longer without guesses."""
+    steps_s = tuple(0.1 + 0.01 * n for n in range(12))
+    case = SpeculationCase(
+        model="smollm2", draft="ngrams", guesses=4, n_prompts=12, n_new_tokens=64, device="cuda"
+    )
+    found = Speculated(
+        plain_s=tuple(factor * each for each in steps_s),
+        accepted=(300, 100, 50, 20, 10),
+        n_rounds=480,
+        n_equal=12,
+        step_s=1e-3,
+        check_s=1.2e-3,
+        draft_s=0.0,
+        draft_parameters=0,
+    )
+    timed = measurement(BASELINE, 0.1, peak_gib=1.0)
+    run = msgspec.structs.replace(timed.runs[0], steps_s=steps_s)
+    return msgspec.structs.replace(timed, id="guesses", case=case, runs=(run,), speculated=found)
 
 
 def phases(forward_s: float, backward_s: float, optimizer_s: float) -> tuple[PhaseTime, ...]:

@@ -43,6 +43,9 @@ def label(case: Case) -> str:
             texts = f"{case.n_prompts} texts of {case.n_new_tokens} tokens"
             words = (f"{case.model}, {texts}", f"{case.guesses} guessed by {case.draft}")
             words += (f"temperature {case.temperature:g}",) if case.temperature else ()
+            words += (case.precision,) if case.precision else ()
+            words += (f"{case.kv_cache} KV cache",) if case.kv_cache != "static" else ()
+            words += ("fused step of decode",) if case.decode_step == "fused" else ()
         case QualityCase():
             shape = " × ".join(map(str, case.sizes))
             whose = "" if case.model is None else f" of {case.model}"

@@ -4,14 +4,13 @@ Texts of a real model behind a fixed list of prompts are made with guesses and w
 that the accepted tokens and the times of the parts allow stands beside the one that was measured.
 """
 
-import math
 from collections.abc import Iterator
 from itertools import product
 
 from peakward.records.case import SpeculationCase
 from peakward.records.measurement import Interval, Speculated
 from peakward.records.study import Conclusion
-from peakward.stats.summary import interval_of_means
+from peakward.stats.speculation import accepted_share, speedup
 from peakward.studies import values
 from peakward.studies.claims import Sentence, extremes
 from peakward.studies.engine import Point, Row, Study, View
@@ -72,12 +71,9 @@ def guesses(row: Row[Guessing]) -> int:
 
 
 def acceptance(row: Row[Guessing]) -> float | None:
-    """The share of guessed tokens that were accepted, of those whose turn came: one behind a refused token is
-    not judged."""
-    if (own := found(row)) is None:
-        return None
-    kept = sum(n * rounds for n, rounds in enumerate(own.accepted))
-    return ratio(kept, kept + sum(own.accepted[:-1]))
+    """The share of guessed tokens that were accepted, of those whose turn came."""
+    own = found(row)
+    return None if own is None else accepted_share(own)
 
 
 def tokens_per_pass(row: Row[Guessing]) -> float | None:
@@ -102,14 +98,7 @@ def predicted(row: Row[Guessing]) -> float | None:
 
 def measured(row: Row[Guessing]) -> Interval | None:
     """The time of all texts without guesses over that with them, with an interval by texts."""
-    own = found(row)
-    if own is None or row.measurement is None or len(own.plain_s) < 2:
-        return None
-    pairs = list(zip(own.plain_s, row.measurement.runs[0].steps_s, strict=True))
-    logs = interval_of_means([math.log(plain / guessed) for plain, guessed in pairs])
-    reach = math.exp(logs.high - logs.estimate)
-    whole = sum(plain for plain, _ in pairs) / sum(guessed for _, guessed in pairs)
-    return Interval(estimate=whole, low=whole / reach, high=whole * reach)
+    return None if row.measurement is None else speedup(row.measurement)
 
 
 def over_predicted(row: Row[Guessing]) -> float | None:

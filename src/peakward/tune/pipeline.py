@@ -9,7 +9,7 @@ from peakward.records.case import LeverCase, ModelCase
 from peakward.records.errors import OutOfTimeError
 from peakward.records.lever import Lever
 from peakward.records.measurement import Measurement
-from peakward.tune import costs, larger_batches, profiles
+from peakward.tune import costs, guesses, larger_batches, profiles
 from peakward.tune.bench import Bench
 from peakward.tune.costs import HEADLINE, LEAST_PROCESSES, N_PROCESSES
 from peakward.tune.diagnoses import diagnosed
@@ -58,6 +58,7 @@ class Pipeline:
         self.held = LeverStack(base=asked.case)
         """The lever stack that was kept."""
         self.explained = profiles.Profiles()
+        self.guessed = guesses.Guessed()
         self.larger = larger_batches.Growth()
         self.stopped = False
         """By Ctrl-C."""
@@ -92,6 +93,7 @@ class Pipeline:
             self._compose()
             self._explain()
             if not self.explained.interrupted:
+                self._guess()
                 self._spend_the_rest()
         except KeyboardInterrupt:
             self.stopped = True
@@ -165,6 +167,14 @@ class Pipeline:
         return self._search.compose(
             self.asked.case, self.asked.levers, base_runs=self._runs, n_processes=n_processes
         )
+
+    def _guess(self) -> None:
+        """Tokens of texts, on the best composition."""
+        last = self.measured[-1]
+        if last.case == self.held.top:
+            self.guessed = guesses.guessed(
+                self.asked.real_model, last, self._bench, self._sweep, HEADLINE
+            )
 
     def _spend_the_rest(self) -> None:
         """On the levers alone, and on larger batches where throughput is sought."""

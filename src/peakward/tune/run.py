@@ -16,7 +16,7 @@ from peakward.records.memory import CaseMemory
 from peakward.records.plan import Forecast
 from peakward.records.prediction import Prediction
 from peakward.records.study import Study
-from peakward.tune import larger_batches
+from peakward.tune import guesses, larger_batches
 from peakward.tune.costs import HEADLINE
 from peakward.tune.diagnoses import diagnosed
 from peakward.tune.forecasts import Forecasts, calibrated, floor_of, launch_costs
@@ -142,6 +142,7 @@ def written_up(pipeline: Pipeline, store: "Store", started_at: str) -> Study:
         or any(trial.interrupted for trial in ledger.trials),
         notes=_notes(pipeline),
     )
+    written = guesses.entered(written, pipeline.guessed)
     return larger_batches.entered(
         written, pipeline.larger, asked.to_command, asked.aim.max_memory_bytes
     )

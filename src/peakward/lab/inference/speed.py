@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,8 @@ from peakward.lab.inference.named_drafts import draft_of
 from peakward.lab.inference.pretrained import AnyModel, attention_of, load
 from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.inference.speculation import Speculation
-from peakward.lab.inference.text import TYPES, decoding_of
+from peakward.lab.inference.text import STORED, TYPES, decoding_of, loop_of, stepped
+from peakward.levers.precision import fp32_matmuls
 from peakward.records.case import SpeculationCase
 from peakward.records.errors import PeakwardError
 from peakward.records.generation import PRECISION, Sampling
@@ -73,7 +74,17 @@ def speculated(case: SpeculationCase, told: Callable[[int], None]) -> Texts:
             f"expected 1 to {len(PROMPTS)} prompts, a guess and two new tokens at least, got "
             f"{case.n_prompts}, {case.guesses} and {case.n_new_tokens}: make another case"
         )
-    device, dtype = case.device, TYPES[PRECISION[case.device]]
+    precision = case.precision or PRECISION[case.device]
+    with fp32_matmuls(precision):
+        return _texts(case, TYPES[precision], told)
+
+
+def _texts(case: SpeculationCase, dtype: torch.dtype, told: Callable[[int], None]) -> Texts:
+    """
+    Raises:
+        PeakwardError: what `pretrained.load` and `named_drafts.draft_of` raise.
+    """
+    device, step = case.device, case.decode_step
     found = load(case.model, attention="sdpa", device=device, dtype=dtype)
     found = found._replace(ends=frozenset())
     draft = draft_of(found, case.draft, device, dtype)
@@ -82,7 +93,16 @@ def speculated(case: SpeculationCase, told: Callable[[int], None]) -> Texts:
 
     longest = max(prompts, key=len)
     ways = {
-        guesses: decoding_of(found, [longest], by, case.n_new_tokens, guesses=guesses, draft=draft)
+        guesses: decoding_of(
+            found,
+            [longest],
+            by,
+            case.n_new_tokens,
+            guesses=guesses,
+            draft=draft,
+            step=step,
+            kept=case.kv_cache,
+        )
         for guesses in (0, case.guesses)
     }
     warm_up = [generate(each, prompts[:1]) for each in ways.values()]
@@ -97,7 +117,7 @@ def speculated(case: SpeculationCase, told: Callable[[int], None]) -> Texts:
     accepted = tuple(b - a for a, b in zip(first.accepted, last.accepted, strict=True))
     pairs = zip(plain, guessed, strict=True)
     parts = [(found.model, 0), (found.model, case.guesses), *(((draft, 0),) if draft else ())]
-    parts_s = _steps_s(parts, prompts[0], by)
+    parts_s = _steps_s([_admitted(model, n, prompts[0], by, case) for model, n in parts])
     return Texts(
         run=Run(
             warmup_s=tuple(each.decode_s for each in warm_up),
@@ -122,12 +142,8 @@ def _n_parameters(model: nn.Module) -> int:
 
 
 @torch.inference_mode()
-def _steps_s(
-    ways: Sequence[tuple["AnyModel", int]], prompt: list[int], by: Sampling
-) -> list[float]:
-    """The time of a step behind a prompt, of each model with so many guesses to check, which take no time
-    themselves. Spans of all of them are timed in turns."""
-    decodings = [_admitted(model, guesses, prompt, by) for model, guesses in ways]
+def _steps_s(decodings: Sequence[Decoding]) -> list[float]:
+    """The time of a step of each. Spans of all of them are timed in turns."""
     times: list[list[float]] = [[] for _ in decodings]
     for _ in range(SPANS + 1):
         for decoding, own in zip(decodings, times, strict=True):
@@ -139,7 +155,11 @@ def _steps_s(
     return [median(own[1:]) for own in times]
 
 
-def _admitted(model: "AnyModel", guesses: int, prompt: list[int], by: Sampling) -> Decoding:
+@torch.inference_mode()
+def _admitted(
+    model: "AnyModel", guesses: int, prompt: list[int], by: Sampling, case: SpeculationCase
+) -> Decoding:
+    """A loop behind the prompt, of a model with so many guesses to check, which take no time themselves."""
     weights = model.embedding.weight
     device = weights.device.type
     n = (SPANS + 1) * SPAN[device] * (1 + guesses) + 2
@@ -149,15 +169,16 @@ def _admitted(model: "AnyModel", guesses: int, prompt: list[int], by: Sampling) 
         capacity=len(prompt) + n + guesses,
         device=str(weights.device),
         dtype=weights.dtype,
+        stored=STORED[case.kv_cache],
         attention=attention_of(model, device),
     )
+    of_text: dict[str, Any] = {"by": by, "most_new_tokens": n}
     decoding: Decoding
     if guesses:
-        decoding = Speculation(
-            model, cache, Repeating(), n_guessed=guesses, by=by, most_new_tokens=n
-        )
+        passes = stepped(model, cache, case.decode_step)
+        decoding = Speculation(passes, cache, Repeating(), n_guessed=guesses, **of_text)
     else:
-        decoding = Decoding(model, cache, by=by, most_new_tokens=n)
+        decoding = loop_of(model, cache, case.decode_step, **of_text)
     decoding.prepare(len(prompt) + 1, len(prompt) + n)
     decoding.admit(0, prompt, n, 0)
     return decoding

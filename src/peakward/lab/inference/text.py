@@ -178,7 +178,7 @@ def served(
         )
         most_new_tokens = max(each.max_new_tokens for each in those)
         of_text = {"by": by, "most_new_tokens": most_new_tokens, "ends": found.ends}
-        return serve(_loop(found.model, cache, step, **of_text), those, batching)
+        return serve(loop_of(found.model, cache, step, **of_text), those, batching)
 
     short = [
         Request(each.ids, min(each.max_new_tokens, WARM_UP_TOKENS)) for each in requests[:rows]
@@ -292,18 +292,9 @@ def decoding_of(
             attention=attention_of(model, device.type),
         )
 
-    def stepped(model: AnyModel) -> tuple[nn.Module, ContiguousCache]:
-        """A model that makes its passes so, and its cache. A draft that the kernels do not take goes through
-        its modules: the step that was asked for is the model's. A distilled draft has blocks of its own."""
+    def with_cache(model: AnyModel) -> tuple[nn.Module, ContiguousCache]:
         held = cache(model)
-        if step == "separate" or not isinstance(model, Decoder):
-            return model, held
-        plain = all(type(each) is Block for each in model.blocks)
-        if not plain or model_obstacle(model.shape, "dense") is not None:
-            return model, held
-        from peakward.lab.inference.fused_step import FusedDecoder
-
-        return FusedDecoder(model, held), held
+        return stepped(model, held, step), held
 
     def common(draft: AnyModel) -> int | None:
         """The first tokens that mean the same in both: all, but where one has more rows behind them."""
@@ -312,12 +303,25 @@ def decoding_of(
 
     of_text: dict[str, Any] = {"by": by, "most_new_tokens": n, "ends": found.ends}
     if guesses:
-        drafter = NGrams() if draft is None else ModelDraft(*stepped(draft), common(draft))
-        return Speculation(*stepped(found.model), drafter, n_guessed=guesses, **of_text)
-    return _loop(found.model, cache(found.model), step, **of_text)
+        drafter = NGrams() if draft is None else ModelDraft(*with_cache(draft), common(draft))
+        return Speculation(*with_cache(found.model), drafter, n_guessed=guesses, **of_text)
+    return loop_of(found.model, cache(found.model), step, **of_text)
 
 
-def _loop(
+def stepped(model: AnyModel, held: ContiguousCache, step: DecodeStep) -> nn.Module:
+    """A model that makes its passes so on that cache. A draft that the kernels do not take goes through its
+    modules: the step that was asked for is the model's. A distilled draft has blocks of its own."""
+    if step == "separate" or not isinstance(model, Decoder):
+        return model
+    plain = all(type(each) is Block for each in model.blocks)
+    if not plain or model_obstacle(model.shape, "dense") is not None:
+        return model
+    from peakward.lab.inference.fused_step import FusedDecoder
+
+    return FusedDecoder(model, held)
+
+
+def loop_of(
     model: AnyModel, cache: ContiguousCache | PagedCache, step: DecodeStep, **of_text: Any
 ) -> Decoding:
     """The loop without guesses."""

@@ -55,6 +55,7 @@ def document(study: Study) -> Document:
                 where.section(study, found),
                 memory.section(study, found),
                 _levers(study, found),
+                sections.guesses_section(study),
                 sections.batches_section(study),
                 plots.pareto_section(study, found),
                 _validity(found),

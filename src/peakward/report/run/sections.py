@@ -2,13 +2,14 @@
 
 import re
 import shlex
+from collections.abc import Sequence
 
 from peakward.levers.in_code import in_program
 from peakward.levers.in_generation import in_generation
 from peakward.levers.loader import AS_GIVEN, chosen
-from peakward.records.case import ModelCase, ModuleCase, StepCase
+from peakward.records.case import ModelCase, ModuleCase, SpeculationCase, StepCase
 from peakward.records.linear_layers import LinearChoice
-from peakward.records.study import Patch, Study
+from peakward.records.study import Conclusion, Patch, Study
 from peakward.report import findings
 from peakward.report.document import (
     Block,
@@ -23,6 +24,7 @@ from peakward.report.document import (
 )
 from peakward.report.format import format_cell
 from peakward.report.run.investigation import RunParts
+from peakward.stats.speculation import speedup
 
 FINDINGS_TITLE = "Findings"
 
@@ -55,15 +57,46 @@ BATCHES_TITLE = "Throughput by batch size"
 """The title of the table in such a study."""
 
 
+GUESSES_TITLE = "Texts with guessed tokens"
+"""The title of the table of guesses in such a study."""
+
+
 def batches_section(study: Study) -> Section:
     """The table of batches; empty where none was measured."""
-    tables = [table for table in study.tables if table.title == BATCHES_TITLE]
-    said = tuple(each.text for each in study.conclusions) if tables else ()
-    blocks = (
+    said = [each for each in study.conclusions if not _is_of_guesses(each, study)]
+    return Section(title="Larger batches", blocks=_told(study, BATCHES_TITLE, said))
+
+
+def guesses_section(study: Study) -> Section:
+    """The texts with guessed tokens; empty where none were made."""
+    said = [each for each in study.conclusions if _is_of_guesses(each, study)]
+    return Section(title="Guessed tokens", blocks=_told(study, GUESSES_TITLE, said))
+
+
+def _is_of_guesses(said: Conclusion, study: Study) -> bool:
+    texts = {each.id for each in study.measurements if isinstance(each.case, SpeculationCase)}
+    return any(texts.intersection(each.from_ids) for each in said.evidence)
+
+
+def _told(study: Study, title: str, said: Sequence[Conclusion]) -> tuple[Block, ...]:
+    """The tables of that title, and what is concluded beside them."""
+    tables = [table for table in study.tables if table.title == title]
+    if not tables:
+        return ()
+    texts = tuple(each.text for each in said)
+    return (
         *(TableBlock(table=table) for table in tables),
-        *((Items(texts=said),) if said else ()),
+        *((Items(texts=texts),) if texts else ()),
     )
-    return Section(title="Larger batches", blocks=blocks)
+
+
+def paying_guesses(study: Study) -> SpeculationCase | None:
+    """The guesses that made texts faster in the whole interval; None where none did."""
+    for each in study.measurements:
+        speed = speedup(each) if isinstance(each.case, SpeculationCase) else None
+        if isinstance(each.case, SpeculationCase) and speed is not None and speed.low > 1:
+            return each.case
+    return None
 
 
 def panel(study: Study, read: RunParts) -> tuple[Panel, ...]:
@@ -91,7 +124,7 @@ def panel(study: Study, read: RunParts) -> tuple[Panel, ...]:
                 Code(text="print(pw.patch(study))"),
             ]
     if study.real_model is not None and isinstance(best, ModelCase):
-        blocks += _generation_blocks(study.real_model, best)
+        blocks += _generation_blocks(study.real_model, best, paying_guesses(study))
     if study.best_command is not None:
         blocks += [Paragraph(text="To measure the best again:"), Command(text=study.best_command)]
     return (Panel(title="How to have it", blocks=tuple(blocks)),) if blocks else ()
@@ -101,8 +134,11 @@ PROMPT = "The capital of France is"
 """The text of the command, in the place of the reader's own."""
 
 
-def _generation_blocks(model: str, best: ModelCase) -> tuple[Leaf, ...]:
-    """The command that generates with the best, where each setting of a decode step has an option there."""
+def _generation_blocks(
+    model: str, best: ModelCase, guesses: SpeculationCase | None
+) -> tuple[Leaf, ...]:
+    """The command that generates with the best, where each setting of a decode step has an option there, and
+    with guesses that pay."""
     if best.workload.pass_ != "decode":
         return ()
     words, left = in_generation(best.configuration, best.device)
@@ -114,6 +150,8 @@ def _generation_blocks(model: str, best: ModelCase) -> tuple[Leaf, ...]:
     n_rows = best.workload.batch_size
     prompts = ["--prompt", PROMPT] if n_rows == 1 else ["--prompts", "FILE", "--rows", str(n_rows)]
     told = "" if n_rows == 1 else ", with a prompt in each line of FILE"
+    if guesses is not None:
+        words = (*words, "--guesses", str(guesses.guesses), "--draft", guesses.draft)
     line = ["peakward", "generate", "--model", model, *prompts, *words, "--device", best.device]
     return (
         Paragraph(text=f"To generate text with it{told}:"),

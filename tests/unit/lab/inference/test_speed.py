@@ -1,6 +1,7 @@
 """Texts of a small real file with guesses and without, and the times of a round's parts."""
 
 import pytest
+import torch
 
 from gguf_files import small_model
 from peakward.lab.inference import speed
@@ -45,6 +46,23 @@ def test_counts_and_times(draft, share, made):
     assert own.draft_parameters == pytest.approx(share * found.n_parameters, rel=0.3)
     assert own.step_s > 0 < own.check_s
     assert (own.draft_s > 0) == (draft != "ngrams")
+
+
+@pytest.mark.parametrize("how", [{"kv_cache": "int8"}, {"precision": "bf16"}], ids=str)
+def test_passes_are_made_as_they_are_asked_for(how, made, monkeypatch):
+    seen = set()
+    decoding_of = speed.decoding_of
+
+    def spied(found, *rest, **options):
+        decoding = decoding_of(found, *rest, **options)
+        seen.add((found.model.embedding.weight.dtype, decoding.cache.storage.keys.dtype))
+        return decoding
+
+    monkeypatch.setattr(speed, "decoding_of", spied)
+    found, _ = made(**how)
+    assert found.speculated.check_s > 0
+    dtype = torch.bfloat16 if how.get("precision") else torch.float32
+    assert seen == {(dtype, torch.int8 if how.get("kv_cache") else dtype)}
 
 
 @pytest.mark.parametrize("wrong", [{"guesses": 0}, {"n_prompts": 4}, {"n_new_tokens": 1}], ids=str)

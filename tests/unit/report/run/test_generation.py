@@ -28,7 +28,7 @@ FUSED = {
 def blocks(run_study):
     """blocks(settings, **fields of the study): the panel of a run on a step of decode."""
 
-    def told(settings, *, batch_size=1, pass_="decode", **fields):
+    def told(settings, *, batch_size=1, pass_="decode", guesses=(), **fields):
         work = Workload(batch_size=batch_size, seq_len=512, pass_=pass_)
         base, best = (
             replace(each, workload=work, configuration=with_settings(Configuration(), chosen))
@@ -45,7 +45,7 @@ def blocks(run_study):
         step = replace(run_study.trials[0], base=base, candidate=best)
         study = replace(
             run_study,
-            measurements=measured,
+            measurements=(*measured, *guesses),
             trials=(step,),
             steps=(step.id,),
             **{"real_model": "smollm2", **fields},
@@ -83,6 +83,13 @@ def test_the_command_means_the_best_case(settings, blocks):
     assert found.prompt and found.prompts is None
     for name in OPTIONS:
         assert getattr(found, name) == BY_NAME[name].value(asked)
+
+
+@pytest.mark.parametrize(("factor", "asked"), [(1.5, "4"), (0.5, "0")])
+def test_guesses_are_in_the_command_where_they_pay(factor, asked, blocks, studies):
+    _, command, *_ = blocks(FUSED | {"weights": "dense"}, guesses=(studies.guesses(factor),))
+    found = read(command.text)
+    assert (found.guesses, found.draft) == (asked, "ngrams")
 
 
 def test_several_sequences_are_the_rows_of_a_queue(blocks):
