@@ -15,7 +15,7 @@ from peakward.lab.inference.named_drafts import draft_of
 from peakward.lab.inference.pretrained import AnyModel, attention_of, load
 from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.inference.speculation import Speculation
-from peakward.lab.inference.text import STORED, TYPES, decoding_of, loop_of, stepped
+from peakward.lab.inference.text import STORED, TYPES, decoding_of, loop_of, stepped, taken
 from peakward.levers.precision import fp32_matmuls
 from peakward.records.case import SpeculationCase
 from peakward.records.errors import PeakwardError
@@ -178,7 +178,7 @@ def _admitted(
         passes = stepped(model, cache, case.decode_step)
         decoding = Speculation(passes, cache, Repeating(), n_guessed=guesses, **of_text)
     else:
-        decoding = loop_of(model, cache, case.decode_step, **of_text)
+        decoding = loop_of(model, cache, taken(model, case.decode_step), **of_text)
     decoding.prepare(len(prompt) + 1, len(prompt) + n)
     decoding.admit(0, prompt, n, 0)
     return decoding

@@ -309,16 +309,20 @@ def decoding_of(
 
 
 def stepped(model: AnyModel, held: ContiguousCache, step: DecodeStep) -> nn.Module:
-    """A model that makes its passes so on that cache. A draft that the kernels do not take goes through its
-    modules: the step that was asked for is the model's. A distilled draft has blocks of its own."""
-    if step == "separate" or not isinstance(model, Decoder):
-        return model
-    plain = all(type(each) is Block for each in model.blocks)
-    if not plain or model_obstacle(model.shape, "dense") is not None:
+    """A model that makes its passes so on that cache; by its modules where the kernels do not take it."""
+    if not isinstance(model, Decoder) or taken(model, step) == "separate":
         return model
     from peakward.lab.inference.fused_step import FusedDecoder
 
     return FusedDecoder(model, held)
+
+
+def taken(model: AnyModel, step: DecodeStep) -> DecodeStep:
+    """The step that a model or a draft can make beside one that was asked for of the model. A distilled draft
+    has blocks of its own."""
+    if not isinstance(model, Decoder) or any(type(each) is not Block for each in model.blocks):
+        return "separate"
+    return "separate" if model_obstacle(model.shape, "dense") is not None else step
 
 
 def loop_of(

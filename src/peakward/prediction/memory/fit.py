@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from peakward.levers.catalogue import together_obstacle
 from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory, tells_reserved, within
 from peakward.prediction.memory.replay import Replay
 from peakward.records.case import ModelCase
@@ -17,6 +18,8 @@ MOST_VERIFIED = 32
 FREE_OF_LIMIT = 6
 """So many sizes in a row that return no segment end the verification: of 23 cases with a size that does not
 fit below one that does, none had more than 4 of them between the two."""
+ANY_BATCH = 1 << 20
+"""Settings that go with so many sequences go with any number."""
 SEQUENCE_STEP = 64
 """Tokens: finer nobody asks for, and the search takes a replay of a step for each length it tries."""
 
@@ -64,12 +67,28 @@ def largest_batch(
         return _with(case, batch_size=size)
 
     size = case.workload.batch_size
-    found = _largest(case, size, of_size, limit_bytes=limit_bytes, group=group)
+    most = _most_taken(size, of_size)
+    found = _largest(case, size, of_size, limit_bytes=limit_bytes, group=group, most=most)
     return _verified(
         found,
         lambda size: within(of_size(size), limit_bytes, group),
         lambda size: tells_reserved(of_size(size)),
     )
+
+
+def _most_taken(size: int, of_size: Callable[[int], ModelCase]) -> int | None:
+    """The largest batch that the settings of a case go with; None where no size is too large for them."""
+
+    def goes(tried: int) -> bool:
+        return together_obstacle(of_size(tried), compute_capability=None) is None
+
+    if goes(ANY_BATCH) or not goes(size):
+        return None
+    low, high = size, ANY_BATCH
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if goes(middle) else (low, middle)
+    return low
 
 
 def longest_sequence(

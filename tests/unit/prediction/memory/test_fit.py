@@ -53,6 +53,16 @@ def test_the_largest_batch_fits_and_the_next_does_not(checkpointing):
     assert not fits(case(found + 1, checkpointing=checkpointing), 8 * GIB)
 
 
+@pytest.mark.parametrize(("weights", "most"), [("dense", 4), ("int4:128", 1)])
+def test_the_largest_batch_is_one_that_the_settings_go_with(weights, most):
+    """The fused step is for few sequences, whatever fits."""
+    fused = case(1, precision="bf16", weights=weights, more=(("decode_step", "fused"),))
+    work = msgspec.structs.replace(fused.workload, pass_="decode")
+    fused = msgspec.structs.replace(fused, workload=work)
+    assert largest_batch(fused, 80 * GIB) == most
+    assert largest_batch(fused, CONTEXT_BYTES // 2) == 0
+
+
 @pytest.mark.parametrize(
     ("n_layers", "d_model", "d_ff", "vocab_size", "seq_len", "limit_bytes", "settings"),
     [
