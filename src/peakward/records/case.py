@@ -306,7 +306,7 @@ class SpeculationCase(
     temperature: float = 0.0
     """0: the texts are greedy."""
     precision: Literal["fp32", "tf32", "bf16"] | None = None
-    """What the passes compute in; None: what a generation on the device takes by itself."""
+    """The type that passes compute in; None: the one that a generation on the device takes by itself."""
     kv_cache: Literal["static", "int8"] = "static"
     decode_step: Literal["fused", "separate"] = "separate"
     """How each pass over new tokens is made, with guesses and without."""

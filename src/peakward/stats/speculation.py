@@ -1,4 +1,4 @@
-"""What guessed tokens are worth, by the texts of one measurement."""
+"""The worth of guessed tokens, by the texts of one measurement."""
 
 import math
 

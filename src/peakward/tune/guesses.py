@@ -28,7 +28,7 @@ DRAFT, N_GUESSED = "ngrams", 4
 that were models lost on SmolLM2-135M on an H200 (`2026-11-29-h200-study-speculative`)."""
 N_PROMPTS, N_NEW_TOKENS = 12, 64
 PRECISIONS: tuple[GenerationPrecision, ...] = get_args(GenerationPrecision)
-"""Of others a generation takes what is its own on the device."""
+"""A generation takes the device's own in the place of any other."""
 
 
 class Guessed(NamedTuple):

@@ -200,7 +200,7 @@ STARTS_S: dict[int, dict[int, float]] = {
 }
 """From one launch to the next without reading, by bits and by rows, of kernels that widen."""
 RAMP_S = 3.9e-6
-"""Of reading, by kernels that widen: so much of it at most takes twice as long."""
+"""The most time of reading that takes twice as long, in kernels that widen."""
 DIGITS_START_S = {8: 1.1e-6, 16: 2.2e-6, 32: 6.0e-6, 64: 10.6e-6}
 """Beside a product's start, by the rows of a program: int8 alone, from 17 rows on with a launch before."""
 DIGITS_WITHIN = 16
