@@ -101,7 +101,7 @@ def budget(what: str, budget_s: float | None) -> Iterator[BudgetWatch]:
 
 def _outcome(measurement: Measurement) -> str:
     summary = measurement.summary
-    came = measurement.status if summary is None else format_cell(summary.median_s.estimate, "s")
+    came = measurement.told if summary is None else format_cell(summary.median_s.estimate, "s")
     return f"{label(measurement.case)}: {came}"
 
 

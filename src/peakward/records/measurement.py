@@ -342,6 +342,11 @@ class Measurement(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         return self._ended_by == "user"
 
     @property
+    def told(self) -> str:
+        """The status as a reader is told it: what Ctrl-C ended is stored as crashed, and did not crash."""
+        return "interrupted" if self.interrupted else self.status
+
+    @property
     def final(self) -> bool:
         """Whether the case itself ended it: a new measurement would give the same result."""
         return self._ended_by == "case"

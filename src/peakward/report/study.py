@@ -80,7 +80,7 @@ def _opening(study: Study) -> tuple[Block, ...]:
 
 def _failed(measurements: tuple[Measurement, ...]) -> tuple[Block, ...]:
     rows = tuple(
-        (label(each.case), each.status, brief(each.reason))
+        (label(each.case), each.told, brief(each.reason))
         for each in measurements
         if each.status != "ok"
     )

@@ -133,9 +133,7 @@ class Row(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
             return CANNOT_RUN
         if self.measurement is None:
             return "not run"
-        if self.measurement.interrupted:
-            return "interrupted"
-        return _ABSENT.get(self.measurement.status, self.measurement.status)
+        return _ABSENT.get(self.measurement.told, self.measurement.told)
 
     @property
     def both(self) -> tuple[Measurement | None, ...]:

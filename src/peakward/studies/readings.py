@@ -68,7 +68,7 @@ class Readings:
 
 def status(measurement: Measurement | None) -> str:
     """For a table: the status, or that the case was not run."""
-    return "not run" if measurement is None else measurement.status
+    return "not run" if measurement is None else measurement.told
 
 
 def time(measurement: Measurement | None) -> Interval | None:

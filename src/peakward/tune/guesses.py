@@ -47,7 +47,7 @@ def guessed(
         measured: the best composition.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; what was measured is stored.
+        KeyboardInterrupt: Ctrl-C.
     """
     best, step_s = measured.case, typical_s(measured)
     if not isinstance(best, ModelCase) or best.workload.pass_ != "decode" or step_s is None:
@@ -66,10 +66,13 @@ def guessed(
         f"Guesses were timed without {', '.join(left)}: peakward generate has no option for that."
     )
     try:
-        return Guessed((sweep.measure(texts(model, best), protocol),), (note,) if left else ())
+        found = sweep.measure(texts(model, best), protocol)
     except OutOfTimeError:
         bench.ledger.skip(Undone(what, cost_s=cost_s))
         return Guessed()
+    if found.interrupted:
+        raise KeyboardInterrupt
+    return Guessed((found,), (note,) if left else ())
 
 
 def _left(reason: str) -> Guessed:

@@ -117,7 +117,7 @@ def _row(found: Measurement) -> tuple[Cell, ...]:
         found.summary.median_s.estimate if found.summary else None,
         tokens_per_s(found),
         found.memory.peak_allocated_bytes if found.memory else None,
-        found.status,
+        found.told,
         label(found.case),
     )
 

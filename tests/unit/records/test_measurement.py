@@ -1,9 +1,10 @@
-"""Which environments may stand in one table."""
+"""Which environments may stand in one table, and how a measurement ended."""
 
 import msgspec
 import pytest
 
-from peakward.records.measurement import Environment
+from peakward.records.case import MicroCase
+from peakward.records.measurement import Environment, Measurement, Protocol
 
 HERE = Environment(
     device_type="cuda",
@@ -42,3 +43,21 @@ def test_everything_else_does(change: dict[str, object]) -> None:
 def test_packages_of_levers_matter_and_without_any_the_key_is_as_it_was() -> None:
     assert HERE.key == "2803d3092a2a1d52"
     assert msgspec.structs.replace(HERE, lever_packages=("toy-levers 1.0",)).key != HERE.key
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "told"), [("user", "interrupted"), ("case", "crashed"), ("outside", "crashed")]
+)
+def test_what_ctrl_c_ended_did_not_crash(ended_by, told) -> None:
+    found = Measurement(
+        id="m",
+        case=MicroCase(subject="copy", piece="write", sizes=(1,), device="cuda"),
+        protocol=Protocol(),
+        environment=HERE,
+        started_at="2026-11-29T12:00:00Z",
+        wall_s=1.0,
+        status="crashed",
+        reason="interrupted by Ctrl-C while timing",
+        ended_by=ended_by,
+    )
+    assert (found.status, found.told) == ("crashed", told)

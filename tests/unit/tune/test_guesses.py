@@ -20,9 +20,9 @@ class Device:
 
     costs = Costs(start_s=1.0, arm_s=1.0, compile_s=0.0)
 
-    def __init__(self, *, affords=True, ends=False):
+    def __init__(self, *, affords=True, ends=False, interrupted=False):
         self.ledger = self.workers = self
-        self._affords, self._ends = affords, ends
+        self._affords, self._ends, self.interrupted = affords, ends, interrupted
         self.measured, self.costs_s, self.skipped = [], [], []
 
     def affords(self, cost_s, what):
@@ -38,7 +38,7 @@ class Device:
         if self._ends:
             raise OutOfTimeError("the budget ended")
         self.measured.append(case)
-        return case
+        return SimpleNamespace(case=case, interrupted=self.interrupted)
 
 
 def best(settings, *, batch_size=1, pass_="decode", step_s=0.01, device="cuda"):
@@ -118,6 +118,11 @@ def test_a_budget_that_ends_is_told():
     where = Device(ends=True)
     assert tried(best(FUSED), where) == Guessed()
     assert where.skipped == ["guessing tokens of smollm2"]
+
+
+def test_ctrl_c_is_handed_on():
+    with pytest.raises(KeyboardInterrupt):
+        tried(best(FUSED), Device(interrupted=True))
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,7 @@ def named_peak(point: KnownConfiguration) -> str | None:
 
 def status(measurement: Measurement | None) -> str:
     """Why there is no time: the case's status, or that it was not measured."""
-    return measurement.status if measurement else "not measured"
+    return measurement.told if measurement else "not measured"
 
 
 def _speed_row(point: KnownConfiguration) -> tuple[Cell, ...]:
@@ -372,7 +372,7 @@ def _floor_note(point: KnownConfiguration, rows: list[tuple[Cell, ...]]) -> str:
     parts = ["The floor was computed before the measurement."]
     if point.measurement is not None and point.measurement.reason is not None:
         parts.append(
-            f"The {point.name} ended as {point.measurement.status}: {brief(point.measurement.reason)}."
+            f"The {point.name} ended as {point.measurement.told}: {brief(point.measurement.reason)}."
         )
     if point.measurement is not None and point.measurement.phases:
         parts.append("Phases are timed in steps of their own, so they need not add up to the step.")

@@ -35,7 +35,7 @@ def warnings(study: Study, found: RunParts) -> tuple[str, ...]:
 
 def _failed(found: RunParts) -> list[str]:
     return [
-        f"The {point.name} gave no time: {made.status}{f': {brief(made.reason)}' if made.reason else ''}."
+        f"The {point.name} gave no time: {made.told}{f': {brief(made.reason)}' if made.reason else ''}."
         for point in found.points
         if (made := point.measurement) is not None and made.status != "ok"
     ]
