@@ -12,7 +12,7 @@ from peakward.records.errors import OutOfTimeError
 from peakward.records.generation import GenerationPrecision
 from peakward.records.measurement import Interval, Measurement, Protocol, Speculated
 from peakward.records.study import Column, Conclusion, Evidence, Study, Table, Unit
-from peakward.report.columns import spread_column
+from peakward.report.columns import spread_column, without_empty
 from peakward.report.format import format_cell, format_spread
 from peakward.report.run.sections import GUESSES_TITLE
 from peakward.stats.speculation import accepted_share, speedup
@@ -124,33 +124,41 @@ def table(measured: Measurement) -> Table:
     case, found = measured.case, measured.speculated
     assert isinstance(case, SpeculationCase)
     speed = speedup(measured)
-    return Table(
-        title=GUESSES_TITLE,
-        columns=(
-            Column(name="guessed by"),
-            Column(name="guesses", unit="count"),
-            Column(name="accepted", unit="share"),
-            Column(name="tokens a pass", unit="count"),
-            spread_column("speed-up"),
-            Column(name="equal texts", unit="count"),
-            Column(name="status"),
-            Column(name="reason"),
-        ),
-        rows=(
-            (
-                case.draft,
-                case.guesses,
-                None if found is None else accepted_share(found),
-                None if found is None else _tokens_per_pass(case, found),
-                None if speed is None else format_spread(speed, "ratio"),
-                None if found is None else found.n_equal,
-                measured.status,
-                measured.reason,
+    return without_empty(
+        Table(
+            title=GUESSES_TITLE,
+            columns=(
+                Column(name="guessed by"),
+                Column(name="guesses", unit="count"),
+                Column(name="accepted", unit="share"),
+                Column(name="tokens a pass", unit="count"),
+                spread_column("speed-up"),
+                Column(name="equal texts", unit="count"),
+                Column(name="status"),
+                Column(name="reason"),
             ),
-        ),
-        note=f"{case.n_prompts} texts of {case.n_new_tokens} tokens each, one at a time, in turns with the "
-        "same without guesses. Accepted is the share of guessed tokens whose turn came. The interval is over "
-        "the texts. In 16 bits two tokens of nearly equal logits may change places.",
+            rows=(
+                (
+                    case.draft,
+                    case.guesses,
+                    None if found is None else accepted_share(found),
+                    None if found is None else _tokens_per_pass(case, found),
+                    None if speed is None else format_spread(speed, "ratio"),
+                    None if found is None else found.n_equal,
+                    measured.status,
+                    measured.reason,
+                ),
+            ),
+            note=_note(case),
+        )
+    )
+
+
+def _note(case: SpeculationCase) -> str:
+    return (
+        f"{case.n_prompts} texts of {case.n_new_tokens} tokens each, one at a time, in turns with the same "
+        "without guesses. Accepted is the share of guessed tokens whose turn came. The interval is over the "
+        "texts. In 16 bits two tokens of nearly equal logits may change places."
     )
 
 
