@@ -53,7 +53,7 @@ def guessed(
     if not isinstance(best, ModelCase) or best.workload.pass_ != "decode" or step_s is None:
         return Guessed()
     if model is None:
-        return _left("a real model's text tells which are right: name a --real-model")
+        return _left("only a real model can show which are right: give --real-model")
     if (reason := obstacle(best)) is not None:
         return _left(reason)
     cost_s = bench.costs.start_s + 2 * (N_PROMPTS + 1) * N_NEW_TOKENS * step_s.estimate
@@ -63,7 +63,8 @@ def guessed(
     sweep.workers.close()
     left = in_generation(best.configuration, best.device).left
     note = (
-        f"Guesses were timed without {', '.join(left)}: peakward generate has no option for that."
+        "The texts with guesses were made without these settings of the best, for which peakward generate "
+        f"has no option: {', '.join(left)}."
     )
     try:
         found = sweep.measure(texts(model, best), protocol)
@@ -72,7 +73,7 @@ def guessed(
         return Guessed()
     if found.interrupted:
         raise KeyboardInterrupt
-    return Guessed((found,), (note,) if left else ())
+    return Guessed((found,), (note,) if left and found.status == "ok" else ())
 
 
 def _left(reason: str) -> Guessed:
@@ -83,7 +84,11 @@ def obstacle(best: ModelCase) -> str | None:
     """Why no text can be made with guesses as the best has its steps, or None."""
     configuration, n_rows = best.configuration, best.workload.batch_size
     if n_rows > 1:
-        return f"they are timed for one text at a time, got {n_rows}: name --batch-size 1"
+        return (
+            f"they are timed for one text at a time, got a batch of {n_rows}: give --batch-size 1"
+        )
+    if configuration.kv_cache == "none":
+        return "they need a cache of keys and values, got kv-cache none"
     if configuration.weights != "dense":
         return f"they are timed beside dense weights, got weights {configuration.weights}"
     if DECODE_STEP.value(configuration) == "fused":
@@ -157,8 +162,9 @@ def table(measured: Measurement) -> Table:
 def _note(case: SpeculationCase) -> str:
     return (
         f"{case.n_prompts} texts of {case.n_new_tokens} tokens each, one at a time, in turns with the same "
-        "without guesses. Accepted is the share of guessed tokens whose turn came. The interval is over the "
-        "texts. In 16 bits two tokens of nearly equal logits may change places."
+        "without guesses. Accepted is the share that was right of the guessed tokens whose turn came; those "
+        "behind a refused one are not judged. The interval is over the texts. In 16 bits two tokens of nearly "
+        "equal logits may change places."
     )
 
 
@@ -171,17 +177,19 @@ def conclusion(measured: Measurement) -> Conclusion | None:
     case, found, speed = measured.case, measured.speculated, speedup(measured)
     if not isinstance(case, SpeculationCase) or found is None or speed is None:
         return None
-    verdict = "not told apart from it"
+    verdict = "no difference is shown"
     if speed.low > 1:
-        verdict = "it pays"
+        verdict = "guessing pays"
     elif speed.high < 1:
-        verdict = "it loses"
+        verdict = "guessing loses"
     share = accepted_share(found)
-    right = "no guess" if share is None else f"{format_cell(share, 'share')} of the guesses"
+    judged = "No guess was judged"
+    if share is not None:
+        judged = f"{case.model} accepts {format_cell(share, 'share')} of the judged guesses"
     return Conclusion(
-        text=f"Guessing {case.guesses} tokens at a time by {case.draft} (speculative decoding) runs at "
-        f"{format_spread(speed, 'ratio')} of the speed without: {verdict}. {case.model} accepts {right}, and "
-        f"{found.n_equal} of {case.n_prompts} texts are token for token those without.",
+        text=f"With {case.guesses} tokens guessed at a time by {case.draft} (speculative decoding) texts "
+        f"are made at {format_spread(speed, 'ratio')} the speed of the same without guesses: {verdict}. "
+        f"{judged}, and {found.n_equal} of {case.n_prompts} texts are token for token the same.",
         evidence=tuple(
             Evidence(quantity=name, value=value, unit=unit, from_ids=(measured.id,))
             for name, value, unit in _numbers(found, speed)

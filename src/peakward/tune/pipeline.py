@@ -184,6 +184,8 @@ class Pipeline:
         if not self.held.levers and best_alone.levers:
             self.held = best_alone
             self._measure_the_best()
+            self.guessed = guesses.Guessed()  # Those were of the baseline.
+            self._guess()
         if self.asked.aim.objective == "throughput" and isinstance(self.held.top, ModelCase):
             self.larger = larger_batches.grown(
                 self.held.top,

@@ -305,7 +305,7 @@ def decoding_of(
     if guesses:
         drafter = NGrams() if draft is None else ModelDraft(*with_cache(draft), common(draft))
         return Speculation(*with_cache(found.model), drafter, n_guessed=guesses, **of_text)
-    return loop_of(found.model, cache(found.model), step, **of_text)
+    return loop_of(found.model, cache(found.model), taken(found.model, step), **of_text)
 
 
 def stepped(model: AnyModel, held: ContiguousCache, step: DecodeStep) -> nn.Module:

@@ -30,9 +30,9 @@ def unplanned() -> Iterator[None]:
     cuDNN, which it takes first on Hopper.
 
     On an H200 a prompt whose length was new to the process took 72 to 111 ms in `2.7B`, and of 1,024 tokens
-    713, where later ones of 81 to 4,096 tokens took 17 to 68. By flash a new one takes what later ones do:
-    35.8 ms of 2,048 tokens for cuDNN's 33.6, 74.7 of 4,096 for 68.1 (`2026-11-29-h200-prompts`). The setting
-    is the process's: the last of several threads leaves it as the first one found it.
+    713, where later ones of 81 to 4,096 tokens took 17 to 68. By flash a new one took 17 to 73, at most 19
+    more than later ones of it, and later ones 1.03 to 1.12 times cuDNN's (`2026-11-29-h200-prompts`). The
+    setting is the process's: the last of several threads leaves it as the first one found it.
     """
     settings = torch.backends.cuda
     with _changing:

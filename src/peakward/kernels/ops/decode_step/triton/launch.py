@@ -321,7 +321,7 @@ def attention(
         NATIVE=native,
         num_warps=split.warps,
         num_stages=split.stages,
-        maxnreg=split.registers,
+        maxnreg=split.registers if held.page_size else None,
         **dependent(),
     )
 

@@ -63,7 +63,7 @@ class Split(NamedTuple):
     ahead: int = 1024
     """Positions of a piece that are brought into the L2 before the wait."""
     registers: int | None = None
-    """The most of a thread, where the compiler would take more than leave room for all programs."""
+    """The most of a thread on pages, where the compiler would take more than leave room for all programs."""
 
 
 POSITIONS_AHEAD = 1 << 16
@@ -179,8 +179,8 @@ def split_for(
     block, registers = 128 if capacity > 64 else 64, None
     if splits > _most(2 * n_multiprocessors // n_pairs):
         # Of three blocks in 16 bits on their way only three programs' would fit. On pages the compiler takes
-        # 138 registers beside int8: three programs, and 4 × 4,096 positions of `2.7B` in 56 µs for 40
-        # (`2026-11-29-h200-kernel-trials-decode-pages`).
+        # 138 registers beside int8 (triton 3.6), so that three programs fit: 4 × 4,096 positions of `2.7B`
+        # then take 56 µs for 40 (`2026-11-29-h200-kernel-trials-decode-pages`).
         splits, block = _most(4 * n_multiprocessors // n_pairs), 64
         stages, registers = (3, 128) if narrow else (2, None)
     return Split(
