@@ -247,9 +247,9 @@ STUDY = Study(
                 REASON,
             ),
             note="Accepted is the share that was right of the guessed tokens whose turn came; those behind "
-            "a refused one are not judged. The predicted speed-up is tokens a pass times a step, over a checking pass and a "
-            "step of the draft for each guess. The measured one is of whole texts in turns, with an interval "
-            "by texts.",
+            "a refused one are not judged. The predicted speed-up is tokens a pass times a step, over a "
+            "checking pass and a step of the draft for each guess. The measured one is of whole texts in "
+            "turns, with an interval by texts.",
         ),
     ),
     plots=(

@@ -163,8 +163,8 @@ def _note(case: SpeculationCase) -> str:
     return (
         f"{case.n_prompts} texts of {case.n_new_tokens} tokens each, one at a time, in turns with the same "
         "without guesses. Accepted is the share that was right of the guessed tokens whose turn came; those "
-        "behind a refused one are not judged. The interval is over the texts. In 16 bits two tokens of nearly "
-        "equal logits may change places."
+        "behind a refused one are not judged. The interval is over the texts. In 16 bits two tokens of "
+        "nearly equal logits may change places."
     )
 
 

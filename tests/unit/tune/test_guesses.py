@@ -83,8 +83,8 @@ def test_what_a_generation_has_no_option_for_is_named_and_left_out():
     assert case.precision is None
     (note,) = found.notes
     assert note == (
-        "The texts with guesses were made without these settings of the best, for which peakward generate has "
-        "no option: precision bf16-mixed, compile default."
+        "The texts with guesses were made without these settings of the best, for which peakward generate "
+        "has no option: precision bf16-mixed, compile default."
     )
 
 
