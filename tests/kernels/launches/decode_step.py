@@ -202,6 +202,9 @@ def _to_int8() -> dict[str, Launch]:
         "attention of one row to many in int8": _launch(
             narrow(1, 1, 32, 32, capacity=4096), 128, 45
         ),
+        "attention of one row to many in int8 in pages": _launch(
+            narrow(1, 1, 32, 32, page_size=16, capacity=4096), 128, 45
+        ),
         "attention of 8 to int8": _launch(narrow(8, 1, 32, 32), 128, 45),
         "attention of 8 of 4 heads to int8": _launch(narrow(8, 1, 32, 8), 128, 45),
         "attention of 5 new tokens to int8": _launch(narrow(1, 5, 32, 32), 168, 41),
