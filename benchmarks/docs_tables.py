@@ -26,6 +26,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "against-transformers": against.transformers,
     "attention-lengths": speed.attention_lengths,
     "calls": calls.calls,
+    "decode": against.decode,
     "findings": run.findings,
     "host": trials.host_costs,
     "lever": trials.lever,

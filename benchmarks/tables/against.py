@@ -46,6 +46,35 @@ def transformers(pass_: str = "train_step") -> str:
     return table(head, rows, words=1)
 
 
+WEIGHTS = {"dense": "bf16", "int8": "int8", "int4:128": "int4"}
+
+
+def decode(name: str) -> str:
+    """Tokens a second of a decode step of one text, ours and a peer's, from one job each; and at which share
+    of a copy's rate both read."""
+    stored = json.loads(index()[name].read())
+    rows = []
+    for job in (stored, stored["second job"]):
+        ours, theirs = (
+            {each["weights"]: each for each in job["items"] if each["phase"] == phase}
+            for phase in ("steps", "peer")
+        )
+        for weights, peer in theirs.items():
+            own = ours[weights]
+            ours_per_s, theirs_per_s = own["per_s"]["rule"], peer["per_s"]
+            rows.append(
+                (
+                    f"`{own['model']}`, {WEIGHTS[weights]}",
+                    f"{ours_per_s:.0f}",
+                    f"{theirs_per_s:.0f}",
+                    f"{ours_per_s / theirs_per_s:.2f}×",
+                    f"{own['share']['rule']:.0%} and {peer['share']:.0%}",
+                )
+            )
+    head = ["weights", "Peakward", "plain torch", "speed-up", "of a copy's rate"]
+    return table(head, rows, words=1)
+
+
 def _types(outcome: dict[str, Any]) -> tuple[str, bool]:
     """Its key of `TYPES`."""
     precision: str = outcome["case"]["configuration"]["precision"]
