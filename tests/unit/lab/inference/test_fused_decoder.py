@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from gguf_files import small_model
 from peakward.kernels.ops.attention.api import implementation
+from peakward.lab.inference import speed
 from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.distilling import distilled
 from peakward.lab.inference.drafts import ModelDraft, NGrams
@@ -16,6 +18,7 @@ from peakward.lab.inference.speculation import Speculation
 from peakward.lab.inference.text import decoding_of
 from peakward.lab.models import decoder
 from peakward.lab.models.layers import QuantisedLinear
+from peakward.records.case import SpeculationCase
 from peakward.records.errors import PeakwardError
 from peakward.records.generation import Sampling
 from tiers import in_full, rows_in_full
@@ -333,3 +336,35 @@ def test_refusals(make):
         narrow = make(dtype)
         with pytest.raises(PeakwardError, match=f"without gaps, got {stored}: take"):
             FusedDecoder(narrow, cache_of(narrow, stored=stored))
+
+
+@pytest.mark.full
+def test_texts_with_guesses_and_without_are_timed_on_it(in_tmp, monkeypatch):
+    small_model(in_tmp / "small.gguf")
+    monkeypatch.setattr(speed, "PROMPTS", ("hell, hell,", "a hell"))
+    made = []
+    monkeypatch.setattr(FusedDecoder, "__init__", spied(FusedDecoder.__init__, made))
+    monkeypatch.setattr(FusedDecoding, "__init__", spied(FusedDecoding.__init__, made))
+    case = SpeculationCase(
+        model="small.gguf",
+        draft="ngrams",
+        guesses=3,
+        n_prompts=2,
+        n_new_tokens=6,
+        decode_step="fused",
+        device="cpu",
+    )
+    found = speed.speculated(case, lambda _: None).speculated
+    assert found.n_equal == 2
+    assert min(found.step_s, found.check_s) > 0
+    # The texts without guesses and with them, then a step of each for its time.
+    assert made.count(FusedDecoding) == 2
+    assert made.count(FusedDecoder) >= 2
+
+
+def spied(init, made):
+    def wrapped(self, *rest, **options):
+        made.append(type(self))
+        init(self, *rest, **options)
+
+    return wrapped
