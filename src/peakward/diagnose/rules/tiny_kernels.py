@@ -24,8 +24,6 @@ LEAST_SHARE = 0.1
 """A captured step of ordinary kernels has 7%."""
 TINY_S = 10e-6
 """The mean duration of a piece of work below which a gap of a microsecond is a tenth of it."""
-
-
 LEAST_BEYOND = 0.5
 """The least share of a decode step that short kernels take beyond reading."""
 

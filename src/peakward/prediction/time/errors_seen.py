@@ -9,7 +9,7 @@ LEVEL = 0.9
 Factors = tuple[float, float]
 """Factors of a predicted time, between which nine in ten measured times lie."""
 DEVICE: dict[Source, Factors] = {"calibrated": (0.95, 1.11), "datasheet": (0.77, 1.30)}
-"""The factors of a step that the device bounds. Calibrated: intervals hold 217 of 231 cases on an H200
+"""The factors of a step that the device bounds. Calibrated: intervals hold 218 of 231 cases on an H200
 (`2026-11-28-h200-accuracy`); factors fitted without a model hold 89 in a hundred of that model's. On an H100,
 which they had not seen, 77 of 82 (`2026-11-28-h100-accuracy`)."""
 HOST: dict[bool, Factors] = {True: (0.78, 1.95), False: (0.43, 2.3)}

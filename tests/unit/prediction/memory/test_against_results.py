@@ -71,16 +71,28 @@ def test_what_eager_cases_reserve():
 
 @pytest.mark.full
 def test_compiled_cases():
-    """Their blocks and readout by the buffers that Inductor gives them. The one prefill, of 2.7B at
-    4 × 2048, held 147 of 10,346 MB less."""
-    found = {True: [], False: []}
-    for case, use in memories(lambda case: case.configuration.compile == "default"):
-        error = abs(peak_memory(case).peak_bytes / use.peak_allocated_bytes - 1)
-        found[case.workload.pass_ == "prefill"].append(error)
-    assert len(found[False]) >= 77
-    assert median(found[False]) < 0.0002
-    assert max(found[False]) < 0.0055
-    assert max(found[True]) < 0.0145
+    """Their blocks and readout by the buffers that Inductor gives them."""
+    compiled = [
+        (told.peak_bytes, use.peak_allocated_bytes)
+        for case, use in memories(lambda case: case.configuration.compile == "default")
+        if (told := peak_memory(case)).basis == "step"
+    ]
+    found = errors(compiled)
+    assert len(found) >= 77
+    assert median(found) < 0.0002
+    assert max(found) < 0.0055
+
+
+@pytest.mark.full
+def test_what_is_told_by_the_eager_step_says_so_and_is_as_far_off_as_is_said():
+    """Compiled prefill, so far: 1.4% less than told."""
+    held = [
+        use.peak_allocated_bytes / told.peak_bytes
+        for case, use in memories(lambda case: case.configuration.compile == "default")
+        if (told := peak_memory(case)).basis == "eager step"
+    ]
+    assert held
+    assert 1 - 0.17 <= min(held) <= max(held) <= 1 + 0.08
 
 
 @pytest.mark.full

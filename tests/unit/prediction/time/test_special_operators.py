@@ -118,6 +118,7 @@ def test_what_has_no_kernel_or_no_known_rate_has_no_time():
 
 SPEEDS = "2026-11-23-h100-kernel-speed-quantized_matmul-3"
 STUDY = "2026-11-29-h200-study-quantization"
+ON_AN_H100 = "2026-11-23-h100-kernel-speed-quantized_matmul"
 DIGITS = "2026-11-29-h200-kernel-trials-int8-digits"
 
 
@@ -182,6 +183,16 @@ def test_a_weight_that_is_widened_takes_what_an_h200_took(bits, m):
     )
     found = told(product(m, 8192, 28_672, bits=bits), copying("h200-141", 4.2 * TB))
     assert found.device_s == pytest.approx(took, rel=0.03)
+
+
+@pytest.mark.parametrize("m", [1, 4, 16])
+def test_a_call_on_an_h100_took_its_kernel_and_a_little_more(m):
+    """What a call takes beside its kernel is in its time, 6.7 µs of a bf16 product at most."""
+    weight = {"weight": "int4, 128", "m": m, "k": 4096, "n": 14_336}
+    (outcome,) = (each for each in outcomes(ON_AN_H100) if each["shape"] == weight)
+    took_s = outcome["arms"][0]["median_s"]
+    found = told(product(m, 4096, 14_336, bits=4), copying("h100-sxm-80", 3.0 * TB))
+    assert took_s - 6.7 * US < found.device_s < took_s
 
 
 @pytest.mark.parametrize("m", [1, 16])
