@@ -137,7 +137,7 @@ def _notes(plan: Plan) -> tuple[Block, ...]:
         )
     if plan.case.workload.caches and timed:
         notes.append(
-            "Intervals are those of passes without a cache: from a calibration, 49 of 56 captured "
+            "Intervals are those of passes without a cache: from a calibration, 50 of 56 captured "
             "decode steps on an H200 and 15 of 16 on an H100 lay within them, and the others took "
             "17% less to 15% more than predicted."
         )

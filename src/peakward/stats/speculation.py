@@ -2,6 +2,7 @@
 
 import math
 
+from peakward.records.case import SpeculationCase
 from peakward.records.measurement import Interval, Measurement, Speculated
 from peakward.stats.summary import interval_of_means
 
@@ -12,6 +13,11 @@ def accepted_share(found: Speculated) -> float | None:
     kept = sum(n * rounds for n, rounds in enumerate(found.accepted))
     judged = kept + sum(found.accepted[:-1])
     return kept / judged if judged else None
+
+
+def tokens_per_pass(case: SpeculationCase, found: Speculated) -> float | None:
+    """The tokens that a pass of the model made, the first of each text left out; None where it made none."""
+    return case.n_prompts * (case.n_new_tokens - 1) / found.n_rounds if found.n_rounds else None
 
 
 def speedup(measured: Measurement) -> Interval | None:

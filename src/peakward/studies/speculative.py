@@ -10,6 +10,7 @@ from itertools import product
 from peakward.records.case import SpeculationCase
 from peakward.records.measurement import Interval, Speculated
 from peakward.records.study import Conclusion
+from peakward.stats import speculation
 from peakward.stats.speculation import accepted_share, speedup
 from peakward.studies import values
 from peakward.studies.claims import Sentence, extremes
@@ -78,10 +79,8 @@ def acceptance(row: Row[Guessing]) -> float | None:
 
 def tokens_per_pass(row: Row[Guessing]) -> float | None:
     """The tokens that a pass of the model made, the first of each text left out."""
-    if (own := found(row)) is None:
-        return None
-    case = row.point.case
-    return ratio(case.n_prompts * (case.n_new_tokens - 1), own.n_rounds)
+    own = found(row)
+    return None if own is None else speculation.tokens_per_pass(row.point.case, own)
 
 
 def round_s(row: Row[Guessing]) -> float | None:

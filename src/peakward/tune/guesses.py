@@ -15,7 +15,7 @@ from peakward.records.study import Column, Conclusion, Evidence, Study, Table, U
 from peakward.report.columns import spread_column, without_empty
 from peakward.report.format import format_cell, format_spread
 from peakward.report.run.sections import GUESSES_TITLE
-from peakward.stats.speculation import accepted_share, speedup
+from peakward.stats.speculation import accepted_share, speedup, tokens_per_pass
 from peakward.stats.summary import typical_s
 from peakward.tune.bench import Bench
 from peakward.tune.ledger import Undone
@@ -147,7 +147,7 @@ def table(measured: Measurement) -> Table:
                     case.draft,
                     case.guesses,
                     None if found is None else accepted_share(found),
-                    None if found is None else _tokens_per_pass(case, found),
+                    None if found is None else tokens_per_pass(case, found),
                     None if speed is None else format_spread(speed, "ratio"),
                     None if found is None else found.n_equal,
                     measured.status,
@@ -166,10 +166,6 @@ def _note(case: SpeculationCase) -> str:
         "behind a refused one are not judged. The interval is over the texts. In 16 bits two tokens of "
         "nearly equal logits may change places."
     )
-
-
-def _tokens_per_pass(case: SpeculationCase, found: Speculated) -> float:
-    return case.n_prompts * (case.n_new_tokens - 1) / found.n_rounds
 
 
 def conclusion(measured: Measurement) -> Conclusion | None:

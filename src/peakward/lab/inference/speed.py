@@ -82,11 +82,17 @@ def speculated(case: SpeculationCase, told: Callable[[int], None]) -> Texts:
 def _texts(case: SpeculationCase, dtype: torch.dtype, told: Callable[[int], None]) -> Texts:
     """
     Raises:
-        PeakwardError: what `pretrained.load` and `named_drafts.draft_of` raise.
+        PeakwardError: a fused step of a model that its kernels do not take, or what `pretrained.load` and
+            `named_drafts.draft_of` raise.
     """
     device, step = case.device, case.decode_step
     found = load(case.model, attention="sdpa", device=device, dtype=dtype)
     found = found._replace(ends=frozenset())
+    if taken(found.model, step) != step:
+        raise PeakwardError(
+            f"expected a model that the fused step takes, got {found.model.shape.name}: make a case with "
+            "separate operators"
+        )
     draft = draft_of(found, case.draft, device, dtype)
     prompts = [found.words.encode(each).tolist() for each in PROMPTS[: case.n_prompts]]
     by = Sampling(temperature=case.temperature, seed=case.seed)

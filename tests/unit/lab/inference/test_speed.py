@@ -65,6 +65,12 @@ def test_passes_are_made_as_they_are_asked_for(how, made, monkeypatch):
     assert seen == {(dtype, torch.int8 if how.get("kv_cache") else dtype)}
 
 
+def test_a_fused_step_of_a_model_that_its_kernels_do_not_take_is_refused(made, monkeypatch):
+    monkeypatch.setattr(speed, "taken", lambda *_: "separate")
+    with pytest.raises(PeakwardError, match="expected a model that the fused step takes"):
+        made(decode_step="fused")
+
+
 @pytest.mark.parametrize("wrong", [{"guesses": 0}, {"n_prompts": 4}, {"n_new_tokens": 1}], ids=str)
 def test_cases_that_make_no_sense(wrong, made):
     with pytest.raises(PeakwardError, match="expected 1 to 3 prompts, a guess and two new tokens"):
