@@ -189,11 +189,9 @@ ATTENTION = frozenset(
 LINEAR_LOSS = frozenset(PRODUCTS)
 """Products at the rates of cuBLAS, between passes over a chunk of logits (`time.special_operators`)."""
 QUANTISED = frozenset(each.operator for each in weights.QUANTISED.values())
-"""Products at shares of a copy's rate, which an H200 took in steps (`time.special_operators`)."""
+"""Products at rates that an H200 had in steps (`time.special_operators`)."""
 MOST_ROWS_ON_BOTH = 16
-"""The most rows of them that an H100 bears out too. Whole calls of int4 of 14,336 × 4,096 by 1 to 16 rows
-took 5 to 10% longer there than their kernels are foretold, by 64 rows 13% less
-(`2026-11-23-h100-kernel-speed-quantized_matmul`, `2026-11-22-h100-kernel-sweep-quantized_matmul`)."""
+"""The most rows of them that calls on an H100 bear out too (`time.special_operators`)."""
 _SPEEDS = {name: speed for axis in AXES for name, speed in axis.kernels.items()}
 PASSES = {
     name: Kernel(each.factor, each.n_launches, each.start_s) for name, each in _SPEEDS.items()

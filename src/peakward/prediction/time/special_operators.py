@@ -172,15 +172,18 @@ def compute_s(each: Groups, on: ProductModel, compute_capability: ComputeCapabil
 
 # The time of a product with quantised weights, as that of reading them: once for every so many rows.
 #
-# Kernels of int4, and of int8 of one row, widen what they read beside multiplying it, so that few rows take
-# a share of a copy's rate that falls with their number, and many take as often as long as they are parts.
-# The first microseconds of reading run at half of that share. One line from a start did not do: where it held
-# for a large weight, steps of `2.7B` and Llama-7B were foretold up to 22% too short, and where it held for
-# these, steps of `small` 24% too long. Start, ramp and share are those that foretell them best, on an H200
-# whose copies run at 4.2 TB/s: 450, 2,398 and 3,177 µs a step of `small`, `2.7B` and Llama-7B in int8, 477,
-# 2,101 and 2,581 in int4 (`2026-11-29-h200-decode-speed-2`), less what steps of dense weights took beyond
-# their prediction, and 67.3 and 41.8 of 28,672 × 8,192 alone: all within 2%. Of 16 and 64 rows by steps of
-# `2.7B` and that weight alone (`2026-11-29-h200-study-quantization`), of 32 between the two.
+# Kernels of int4, and of int8 of one row, widen what they read beside multiplying it: the multiprocessors
+# bound their rate, and not memory alone, and many rows take as often as long as they are parts. The first
+# microseconds of reading run at half the rate. One line from a start did not do: where it held for a large
+# weight, steps of `2.7B` and Llama-7B were foretold up to 22% too short, and where it held for these, steps
+# of `small` 24% too long. Start, ramp and rate are those that foretell them best, on an H200: 450, 2,398 and
+# 3,177 µs a step of `small`, `2.7B` and Llama-7B in int8, 477, 2,101 and 2,581 in int4
+# (`2026-11-29-h200-decode-speed-2`), less what steps of dense weights took beyond their prediction, and 67.3
+# and 41.8 of 28,672 × 8,192 alone: all within 2%. Of 16 and 64 rows by steps of `2.7B` and that weight alone
+# (`2026-11-29-h200-study-quantization`), of 32 between the two. Calls on an H100, which the fit had not seen,
+# took 0.94 to 1.08 times what is foretold by one row of weights of 30 MB and more
+# (`2026-11-23-h100-kernel-speed-quantized_matmul-3`); as shares of a copy's rate the same figures were 6 to
+# 18% too long there in int4.
 #
 # From two rows on int8 is not widened. Shares and what does not depend on a weight's size lie on a line
 # through what 28,672 × 8,192 and 10,240 × 2,560 took on an H200, whose copies run at 4.2 TB/s
@@ -189,11 +192,16 @@ def compute_s(each: Groups, on: ProductModel, compute_capability: ComputeCapabil
 # there within 3%, so nothing is taken off. From 17 rows on what was timed also brought weights into the L2,
 # which has gone since and cost 2 to 5 µs. Of fp32 inputs nothing was measured.
 
-SHARES: dict[int, dict[int, float]] = {
-    8: {1: 0.92, 8: 0.96, 16: 0.94, 32: 0.95, 64: 0.77},
-    4: {8: 0.82, 16: 0.53, 32: 0.43, 64: 0.315},
+RATES: dict[int, dict[int, float]] = {
+    8: {1: 3.86e12},
+    4: {8: 3.44e12, 16: 2.23e12, 32: 1.80e12, 64: 1.32e12},
 }
-"""Share of a copy's bandwidth, by bits and by rows that a program takes."""
+"""Bytes a second of kernels that widen, by bits and by rows that a program takes, on `RATED_SMS`."""
+RATED_SMS = 132
+MOST_SHARE = 0.98
+"""Share of a copy's bandwidth that they reach at most."""
+DIGITS_SHARES = {8: 0.96, 16: 0.94, 32: 0.95, 64: 0.77}
+"""Share of a copy's bandwidth of int8 beside several rows, by rows that a program takes."""
 STARTS_S: dict[int, dict[int, float]] = {
     8: {1: 1.8e-6},
     4: {8: 2.9e-6, 16: 1.4e-6, 32: 2.5e-6, 64: 4.0e-6},
@@ -225,12 +233,13 @@ def product_time(operator: Operator, model: ProductModel, on: DeviceModel) -> Pr
     rows, n_splits = cut(n_rows, n_in, n_out, bits=bits, group=group, compute=x.dtype)
     n_parts = -(-n_rows // rows)
     moved = n_parts * (weight.n_bytes + scale.n_bytes) + x.n_bytes + y.n_bytes
-    read_s = moved / (SHARES[bits][rows] * model.bytes_per_s)
     if bits == 8 and n_rows > 1:
         start_s = model.opening_s(rows) + DIGITS_START_S[rows]
+        read_s = moved / (DIGITS_SHARES[rows] * model.bytes_per_s)
     else:
         start_s = STARTS_S[bits][rows]
-        read_s += min(read_s, RAMP_S)
+        rate = min(RATES[bits][rows] * on.n_sms / RATED_SMS, MOST_SHARE * model.bytes_per_s)
+        read_s = moved / rate + min(moved / rate, RAMP_S)
     sums_s, n_launches = 0.0, 1.0 + (bits == 8 and n_rows > DIGITS_WITHIN)
     if n_splits > 1:
         sums_s = on.traffic.time_s(n_splits * y.n_elements * ITEM_BYTES[FLOAT] + y.n_bytes)
