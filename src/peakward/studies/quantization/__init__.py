@@ -222,7 +222,7 @@ def recipe(view: View[Kept]) -> Iterator[Conclusion]:
     """Says of int4 weights with an int8 cache what they gain at each batch, and what they lose."""
     read = by_way(view)
     ran = [row for row in steps(view) if row.name == RECIPE and row.speed is not None]
-    whose = "SmolLM2-135M" if view.setting.has_smollm2 else "The model trained here"
+    whose = "SmolLM2-135M" if view.setting.has_smollm2 else "the model trained here"
     for rows in values.groups(ran, place):
         told = Sentence()
         first, last = rows[0], rows[-1]
@@ -234,8 +234,8 @@ def recipe(view: View[Kept]) -> Iterator[Conclusion]:
         yield from told.end(
             f"int4 weights and an int8 cache take {share} of the bytes of weights in "
             f"{view.setting.precision(on_gpu='bf16')}; {place(first)} runs at {at_first} of its "
-            f"speed at a batch of {batch_of(first)} and at {at_last} at {batch_of(last)}. {whose} has a loss "
-            f"of {losses.by_how_much(told, read[SERVED], read[DENSE])} with them, calibrated."
+            f"speed at a batch of {batch_of(first)} and at {at_last} at {batch_of(last)}. With them, "
+            f"calibrated, the loss of {whose} is {losses.by_how_much(told, read[SERVED], read[DENSE])}."
         )
 
 
@@ -250,8 +250,8 @@ def fused_recipe(view: View[Kept]) -> Iterator[Conclusion]:
         of_both = told.interval("speed of both", plain.speed, "ratio", *plain.both)
         yield from told.end(
             f"{place(row)}, batch {batch_of(row)}: in the fused step int4 weights and an int8 cache run at "
-            f"{gain} of the speed of weights and cache in {view.setting.precision(on_gpu='bf16')}, and at "
-            f"{of_both} of that of these in separate kernels."
+            f"{gain} the speed of weights and cache in {view.setting.precision(on_gpu='bf16')} there, and at "
+            f"{of_both} the speed of these in separate kernels."
         )
 
 
