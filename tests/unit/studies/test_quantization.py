@@ -131,7 +131,7 @@ def test_a_recipe_that_loses_nothing_is_told_to_have_less(said, monkeypatch):
     monkeypatch.setitem(LOST, "int4, calibrated, int8 cache", -0.1)
     first = said("corners", "cuda")[0]
     assert (
-        "the loss of the model trained here is 0.100 (0.0975 to 0.102) nats a token less." in first
+        "the loss of SmolLM2-135M is 0.100 (0.0975 to 0.102) nats a token less." in first
     )
 
 
