@@ -130,9 +130,7 @@ def test_a_way_that_should_lose_less_and_loses_more_is_told_so(said, monkeypatch
 def test_a_recipe_that_loses_nothing_is_told_to_have_less(said, monkeypatch):
     monkeypatch.setitem(LOST, "int4, calibrated, int8 cache", -0.1)
     first = said("corners", "cuda")[0]
-    assert (
-        "the loss of SmolLM2-135M is 0.100 (0.0975 to 0.102) nats a token less." in first
-    )
+    assert "the loss of SmolLM2-135M is 0.100 (0.0975 to 0.102) nats a token less." in first
 
 
 def test_a_gpu_tells_the_recipe_by_batch(said):
