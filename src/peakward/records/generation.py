@@ -125,8 +125,7 @@ class Generation(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Guessed tokens that stand in the text: each is a token more than a step makes."""
     tokens_per_s: float | None
     """Tokens that decode made, of all prompts, in a second until the last text had ended; None where it made
-    none. A GPU may make steps beyond that: `decode_s` and `n_steps` have them, this rate has not, but for
-    guesses."""
+    none. A GPU may make steps beyond that: `decode_s` and `n_steps` have them, this rate has not."""
     bytes_per_step: float | None
     """Bytes of weights and cache that a step of decode must read, a draft's weights for each guess
     included: the mean over steps. None where transformers computes experts, of which a token takes some, or

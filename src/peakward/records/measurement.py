@@ -224,7 +224,8 @@ class PieceWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Speculated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Guesses of a `SpeculationCase`: how many were right, and what each part of a round takes.
 
-    A step of the measurement is the decode of one text with guesses.
+    A step of the measurement is the decode of one text with guesses, until the text has ended. On a GPU
+    results older than 2026-11-30 have one round more, which was made before the host knew of the end.
     """
 
     plain_s: tuple[float, ...]

@@ -56,8 +56,8 @@ def generate(decoding: Decoding, prompts: Sequence[Sequence[int]]) -> Generated:
         decoding.admit(row, ids, max_new_tokens, row)
     wait(decoding.device)
     first = perf_counter()
-    looks = Looks(decoding)
-    while (left := max(decoding.left)) and len(looks.next()[0]) < len(prompts):
+    looks, n_ended = Looks(decoding), 0
+    while (left := max(decoding.left)) and (n_ended := len(looks.next()[0])) < len(prompts):
         decoding.run(min(decoding.look_every, left))
     wait(decoding.device)
     decode_s = perf_counter() - first
@@ -65,9 +65,12 @@ def generate(decoding: Decoding, prompts: Sequence[Sequence[int]]) -> Generated:
     for row in range(len(prompts)):
         decoding.release(row)
     n_steps = decoding.n_steps - before
-    n_needed = n_steps if decoding.n_extra else max(map(len, tokens)) - 1
+    n_needed = max(map(len, tokens)) - 1
+    if decoding.n_extra:
+        # They are looked at behind each step: those behind the look that was answered were made in vain.
+        n_needed = n_steps - (looks.n_unanswered if n_ended == len(prompts) else 0)
     lengths = (
-        (len(ids) + min(step * (len(new) / n_steps if decoding.n_extra else 1), len(new)))
+        (len(ids) + min(step * (len(new) / max(1, n_needed) if decoding.n_extra else 1), len(new)))
         for ids, new in zip(prompts, tokens, strict=True)
         for step in range(1, n_steps + 1)
     )

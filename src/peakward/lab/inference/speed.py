@@ -67,7 +67,7 @@ def speculated(case: SpeculationCase, told: Callable[[int], None]) -> Texts:
 
     Raises:
         PeakwardError: more prompts than there are, a case without guesses, or what `pretrained.load` and
-            `text.draft_of` raise.
+            `named_drafts.draft_of` raise.
     """
     if not 1 <= case.n_prompts <= len(PROMPTS) or case.guesses < 1 or case.n_new_tokens < 2:
         raise PeakwardError(
@@ -126,11 +126,11 @@ def _texts(case: SpeculationCase, dtype: torch.dtype, told: Callable[[int], None
     parts_s = _steps_s([_admitted(model, n, prompts[0], by, case) for model, n in parts])
     return Texts(
         run=Run(
-            warmup_s=tuple(each.decode_s for each in warm_up),
-            steps_s=tuple(each.decode_s for each in guessed),
+            warmup_s=tuple(each.text_s for each in warm_up),
+            steps_s=tuple(each.text_s for each in guessed),
         ),
         speculated=Speculated(
-            plain_s=tuple(each.decode_s for each in plain),
+            plain_s=tuple(each.text_s for each in plain),
             accepted=accepted,
             n_rounds=sum(accepted),
             n_equal=sum(one.tokens == other.tokens for one, other in pairs),

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from peakward.lab.inference.decoding import Decoding
+from peakward.lab.inference.decoding import LOOK_EVERY, Decoding
 from peakward.lab.inference.generate import generate, text_of
 from peakward.lab.inference.heavy_hitters import HeavyHitterCache
 from peakward.lab.inference.paged import PagedCache
@@ -89,8 +89,12 @@ def test_a_text_is_looked_at_every_sixteen_steps(make_decoder):
     cache = CACHES["contiguous"](model.shape)
     with Operators() as seen:
         decoding = Decoding(model, cache, by=BY, most_new_tokens=41, ends=frozenset((60,)))
+        decoding.look_every = LOOK_EVERY
+        asked, ended = [], decoding.ended
+        decoding.ended = lambda: asked.append(decoding.n_steps) or ended()
         generate(decoding, [[1], [2]])
-    assert seen.read_back == []  # Answers are copied whole, at steps 0, 16 and 32 and in the end.
+    assert asked == [0, 16, 32]
+    assert seen.read_back == []  # Answers are copied whole.
 
 
 @pytest.mark.parametrize("kind", CACHES)

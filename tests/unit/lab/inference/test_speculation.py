@@ -1,9 +1,11 @@
 """Speculation gives the greedy text in fewer passes, and draws with the model's distribution."""
 
+from collections import deque
+
 import pytest
 import torch
 
-from peakward.lab.inference.decoding import Decoding
+from peakward.lab.inference.decoding import Decoding, Looks
 from peakward.lab.inference.drafts import Guess, ModelDraft, NGrams, looked_up, without_blocks
 from peakward.lab.inference.generate import generate
 from peakward.lab.inference.paged import PagedCache
@@ -102,6 +104,26 @@ def test_the_text_is_the_greedy_one(drafter, k, kind, model, make_decoder):
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("n", [1, 2, 23])
+@pytest.mark.parametrize("k", [1, 4])
+def test_a_round_that_is_made_before_the_end_is_known_is_no_part_of_the_text(
+    k, n, model, monkeypatch
+):
+    """As on a GPU, where the host knows of an end one look later."""
+
+    def one_behind(looks, decoding):
+        looks._decoding, looks._behind, looks._asked = decoding, 1, deque()
+
+    monkeypatch.setattr(Looks, "__init__", one_behind)
+    cache = ContiguousCache(model.shape, n_rows=1, capacity=64, **ON_CPU)
+    draft = ModelDraft(model, ContiguousCache(model.shape, n_rows=1, capacity=64, **ON_CPU))
+    loop = Speculation(model, cache, draft, n_guessed=k, by=Sampling(), most_new_tokens=n)
+    found = generate(loop, PROMPTS[:1])
+    n_rounds = sum(found.counts.accepted)
+    assert found.n_steps == n_rounds + (1 if n > 2 else 0)
+    assert found.text_s * found.n_steps == pytest.approx(found.decode_s * n_rounds)
+
+
 def test_a_text_that_comes_later_is_guessed_as_well(model, make_decoder):
     """The steps before it have left nothing in its row of the draft."""
     drafter = make_drafter("itself", model, make_decoder, 2)
