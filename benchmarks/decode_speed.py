@@ -47,7 +47,7 @@ from peakward.kernels.ops.decode_step.triton.settings import (
 )
 from peakward.lab.inference.cache import KVCache
 from peakward.lab.inference.fused_step import Cuts, FusedStep
-from peakward.lab.inference.storage import Storage
+from peakward.lab.inference.text import weight_bytes
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.models.decoder import Decoder, rotation
 from peakward.lab.models.layers import QuantisedLinear
@@ -449,13 +449,6 @@ def case_of(name: str, weights: str, attention: str) -> ModelCase:
     )
 
 
-def step_bytes(model: Decoder, held: list[Storage]) -> int:
-    """All that a step must read: weights without the embedding's other rows, and the cache."""
-    kept = [*model.parameters(), *model.buffers()]
-    total = sum(each.nbytes for each in kept) - model.embedding.weight.nbytes
-    return total + sum(each.n_bytes for each in held)
-
-
 @torch.no_grad()
 def exact_logits(model: Decoder, ids: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
     """The step in fp32 from the same stored numbers, one token at the cache's last position."""
@@ -506,7 +499,7 @@ def steps(
     model, cache = base.model, base.cache
     held = [each.storage for each in cache.layers]
     keys, values = [each.keys for each in held], [each.values for each in held]
-    bytes_ = step_bytes(model, held)
+    bytes_ = weight_bytes([model]) + sum(each.n_bytes for each in held)
     base.step()
     arms: dict[str, Callable[[], Any]] = {"separate": base.step}
     ids = torch.randint(0, model.shape.vocab_size, (1,), device="cuda")
@@ -620,7 +613,8 @@ def caches(report: Report, name: str, weights: str, lengths: list[int], batch: i
             of_arms, of_errors = arms_of(model, cache, ids, splits)
             arms |= {f"{arm}, {label}": start for arm, start in of_arms.items()}
             errors |= {f"{arm}, {label}": error for arm, error in of_errors.items()}
-            bytes_[label] = step_bytes(model, [each.storage for each in cache.layers])
+            kept_bytes = sum(each.storage.n_bytes for each in cache.layers)
+            bytes_[label] = weight_bytes([model]) + kept_bytes
             kept.append(cache)
         times = in_turns(arms)
         bandwidth = report.held["copy_bytes_per_s"]

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from decode_speed import Report, copy_bytes_per_s, graph_of, step_bytes
+from decode_speed import Report, copy_bytes_per_s, graph_of
 from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.drafts import NGrams
@@ -28,6 +28,7 @@ from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.sequences import ContiguousCache, SequenceCache
 from peakward.lab.inference.serving import Request, serve
 from peakward.lab.inference.speculation import Speculation
+from peakward.lab.inference.text import weight_bytes
 from peakward.lab.models import decoder
 from peakward.models import presets
 from peakward.records.generation import Sampling
@@ -154,7 +155,7 @@ def fused(
         kept.append((held, step))
         ways[name] = replayed(graph)
         if capacity == positions:
-            bytes_ = step_bytes(model, held.storage.layers)
+            bytes_ = weight_bytes([model]) + held.storage.n_bytes
     times: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(ROUNDS + 1):
         for name in list(ways) if turn % 2 else list(ways)[::-1]:
