@@ -2,14 +2,21 @@
 
     python benchmarks/decode_speed.py --out results/decode-speed.json [--phases compile,sweep,steps]
 
-Phases: `compile` compiles what the others launch in processes of their own; `sweep` times every kernel of a
-model in a chain of itself over weights that no cache holds, for each candidate cut; `refine` tries the
-fastest of each in whole steps; `ablate` times the fastest of each as it is, or by `--ablation` without
-dependent launch, with weights loaded behind the wait, or without prefetch; `steps` times whole steps in
-turns, as a share of the copy's bandwidth that was measured in the same process, and tells how far their
-logits are from those of the same weights in fp32; `caches` does so behind each of `--positions`, on caches
-in bf16 and in int8, with attention cut up in several ways beside int4 weights; `peer` times the whole step in
-plain torch, compiled with CUDA graphs, as gpt-fast does it.
+`--phases` names what is done:
+
+- `compile` compiles what the other phases launch, in processes of their own.
+- `sweep` times every kernel of a model alone, by each candidate cut, in a chain of itself over weights that
+  no cache holds.
+- `ablate` times the fastest cut of each kernel in the same way: as it is, or by `--ablation` without
+  dependent launch, with weights loaded behind the wait, or without prefetch into the L2, where a kernel
+  brings neither its own blocks nor the next matrix.
+- `steps` times whole steps in turns, as a share of the copy's bandwidth that was measured in the same
+  process, and tells how far their logits are from those of the same weights in fp32.
+- `refine` tries the fastest cuts of each kernel in whole steps.
+- `caches` does as `steps` behind each of `--positions`, on caches in bf16 and in int8, with attention cut up
+  in several ways beside int4 weights.
+- `peer` times the whole step in plain torch, compiled with CUDA graphs, as gpt-fast does it.
+
 JSON is written after every item.
 """
 
@@ -407,7 +414,8 @@ def sweep_attention(report: Report, name: str) -> list[Split]:
 
 
 def ablate(report: Report, name: str, best: dict[Kernel, list[Cut]], what: str) -> None:
-    """`what`: as it is, without dependent launch, behind the wait, or without prefetch."""
+    """`what`: as it is, without dependent launch, behind the wait, or without prefetch into the L2, where a
+    kernel brings neither its own blocks nor the next matrix."""
     from peakward.kernels.ops.decode_step.triton import products
 
     if what == "not-dependent":
@@ -417,8 +425,10 @@ def ablate(report: Report, name: str, best: dict[Kernel, list[Cut]], what: str) 
     around = Around(name, "cuda")
     for kernel, cuts in best.items():
         held, cut = copies(kernel), cuts[0]
-        tried = cut._replace(ahead=0) if what == "no-prefetch" else cut
-        took = chain_s(partial(around.next_of, kernel, held, tried, THEN_BYTES), max(24, len(held)))
+        tried, then_bytes = cut, THEN_BYTES
+        if what == "no-prefetch":
+            tried, then_bytes = cut._replace(ahead=0), 0
+        took = chain_s(partial(around.next_of, kernel, held, tried, then_bytes), max(24, len(held)))
         report.add(phase="ablate", what=what, kernel=kernel._asdict(), cut=tried, us=took * 1e6)
 
 
