@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from decode_speed import Report, copy_bytes_per_s, graph_of
+from decoding.graphs import Report, copy_bytes_per_s, graph_of
 from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.drafts import NGrams
