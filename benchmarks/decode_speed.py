@@ -144,10 +144,12 @@ def parsed() -> argparse.Namespace:
 
 
 def names(text: str) -> list[str]:
+    """The parts of `A,B,…`."""
     return text.split(",")
 
 
 def pairs(text: str) -> list[tuple[str, ...]]:
+    """The parts of `A/B,C/D,…`, as pairs."""
     return [tuple(each.split("/")) for each in names(text)]
 
 

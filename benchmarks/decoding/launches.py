@@ -12,7 +12,9 @@ from peakward.kernels.ops.decode_step.triton.settings import MULTIPROCESSORS, Cu
 from peakward.models import presets
 
 POSITIONS = 1024
+"""The positions that a cache holds, that of the new token among them."""
 FORMATS = ("dense", "int8", "int4:128")
+"""The forms of weights, by `Kernel.format_`."""
 CACHES: dict[str, torch.dtype | None] = {"bf16": None, "int8": torch.int8}
 """The kinds of cache by the type of their elements; None is the model's own."""
 COLD_BYTES = 300 << 20
