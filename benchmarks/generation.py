@@ -17,8 +17,9 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from decode_speed import Report, copy_bytes_per_s, graph_of, step_bytes
+from decoding.graphs import Report, copy_bytes_per_s, graph_of
 from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.drafts import NGrams
@@ -28,9 +29,11 @@ from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.sequences import ContiguousCache, SequenceCache
 from peakward.lab.inference.serving import Request, serve
 from peakward.lab.inference.speculation import Speculation
+from peakward.lab.inference.text import weight_bytes
 from peakward.lab.models import decoder
 from peakward.models import presets
 from peakward.records.generation import Sampling
+from peakward.records.model_shape import ModelShape
 
 ROUNDS, STEPS = 7, 16
 ROOM = ROUNDS * STEPS * 8 + 64
@@ -100,14 +103,6 @@ def span_s(run: Callable[[int], Any], n: int) -> float:
     return (perf_counter() - began) / n
 
 
-def replayed(graph: torch.cuda.CUDAGraph) -> Callable[[int], None]:
-    def run(n: int) -> None:
-        for _ in range(n):
-            graph.replay()
-
-    return run
-
-
 def fused(
     report: Report, model: decoder.Decoder, weights: str, positions: int, bandwidth: float
 ) -> None:
@@ -115,50 +110,22 @@ def fused(
     chooses, that with the choice in the step, and the fused step alone at the same position, in a cache of
     just these positions and in one as large as the loop's."""
     shape, n_new = model.shape, (ROUNDS + 1) * SPAN
-    n_prompt = positions - n_new // 2
+    n_prompt, room = positions - n_new // 2, positions + n_new
     prompt = prompt_of(model, n_prompt, 0)
-
-    def cache(capacity: int) -> ContiguousCache:
-        return ContiguousCache(
-            shape, n_rows=1, capacity=capacity, device="cuda", dtype=torch.bfloat16,
-            attention="flash-decode",
-        )  # fmt: skip
-
-    how: dict[str, Any] = {"by": Sampling(), "most_new_tokens": n_new + 1}
-    held, fused_held, chosen_held = (cache(positions + n_new) for _ in range(3))
-    loops = {
-        "loop on modules": Decoding(model, held, **how),
-        "loop on the fused step": Decoding(FusedDecoder(model, fused_held), fused_held, **how),
-        "loop with the choice in the step": FusedDecoding(model, chosen_held, **how),
-    }
+    loops = loops_of(model, room, n_new + 1)
     for name, decoding in loops.items():
         began = perf_counter()
         decoding.prepare(n_prompt + 1, n_prompt + n_new + 1)
         report.add(part="fused", model=shape.name, prepared=name, prepare_s=perf_counter() - began)
-    prefill_s = []
-    for each in range(PROMPTS):
-        for decoding in loops.values():
-            if each:
-                decoding.release(0)
-            prefill_s.append(span_s(lambda _, it=decoding: it.admit(0, prompt, n_new + 1, 0), 1))
-    ways: dict[str, Callable[[int], None]] = {name: loop.run for name, loop in loops.items()}
+    prefill_s = prefills_s(list(loops.values()), prompt, n_new + 1)
     position = torch.full((1,), positions - 1, device="cuda")
     ids = torch.tensor(prompt[:1], device="cuda")
-    kept = []
-    for name, capacity in (("alone", positions), ("alone, room as the loop's", positions + n_new)):
-        held = cache(capacity)
-        for each in held.storage.parts:
-            each.normal_()
-        step = FusedStep(model, held.storage.layers)
-        graph = graph_of(lambda step=step: step(ids, position))
-        kept.append((held, step))
-        ways[name] = replayed(graph)
-        if capacity == positions:
-            bytes_ = step_bytes(model, held.storage.layers)
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(ROUNDS + 1):
-        for name in list(ways) if turn % 2 else list(ways)[::-1]:
-            times[name].append(span_s(ways[name], SPAN))
+    ways: dict[str, Callable[[int], None]] = {name: loop.run for name, loop in loops.items()}
+    small = cache_of(shape, positions)
+    ways["alone"] = alone(model, small, ids, position)
+    ways["alone, room as the loop's"] = alone(model, cache_of(shape, room), ids, position)
+    bytes_ = weight_bytes([model]) + small.storage.n_bytes
+    times = in_turns(ways)
     texts = [text_of(each.text(0).tolist()) for each in loops.values()]
     alike = [one == other for one, other in zip(*texts[:2], strict=True)]
     for name, found in times.items():
@@ -170,9 +137,66 @@ def fused(
         )  # fmt: skip
     report.add(
         part="fused", model=shape.name, weights=weights, prompt_tokens=n_prompt,
-        prefill_s=median(prefill_s[len(loops) :]), graphs=[each.n_captured for each in loops.values()],
+        prefill_s=median(prefill_s), graphs=[each.n_captured for each in loops.values()],
         n_new=len(alike), n_alike_first=([*alike, False]).index(False),
     )  # fmt: skip
+
+
+def cache_of(shape: ModelShape, capacity: int) -> ContiguousCache:
+    """A cache of one text in bf16, for so many positions."""
+    return ContiguousCache(
+        shape, n_rows=1, capacity=capacity, device="cuda", dtype=torch.bfloat16,
+        attention="flash-decode",
+    )  # fmt: skip
+
+
+def loops_of(model: decoder.Decoder, capacity: int, most_new_tokens: int) -> dict[str, Decoding]:
+    """Loops by name, each with a cache for so many positions. The first two choose tokens in torch."""
+    how: dict[str, Any] = {"by": Sampling(), "most_new_tokens": most_new_tokens}
+    held, fused_held, chosen_held = (cache_of(model.shape, capacity) for _ in range(3))
+    return {
+        "loop on modules": Decoding(model, held, **how),
+        "loop on the fused step": Decoding(FusedDecoder(model, fused_held), fused_held, **how),
+        "loop with the choice in the step": FusedDecoding(model, chosen_held, **how),
+    }
+
+
+def prefills_s(loops: list[Decoding], prompt: list[int], most_new_tokens: int) -> list[float]:
+    """The seconds in which loops read a prompt, in turns, without the first time of each. The prompt stays
+    in each loop's row 0."""
+    found = []
+    for each in range(PROMPTS):
+        for loop in loops:
+            if each:
+                loop.release(0)
+            found.append(span_s(lambda _, it=loop: it.admit(0, prompt, most_new_tokens, 0), 1))
+    return found[len(loops) :]
+
+
+def alone(
+    model: decoder.Decoder, cache: ContiguousCache, ids: Tensor, position: Tensor
+) -> Callable[[int], None]:
+    """The fused step from ids (1,) at its `position` (1,), so many times, on random keys and values."""
+    for each in cache.storage.parts:
+        each.normal_()
+    step = FusedStep(model, cache.storage.layers)
+    graph = graph_of(lambda: step(ids, position))
+
+    # A graph does not hold what it reads.
+    def run(n: int, _held: tuple[object, ...] = (step, cache, ids, position)) -> None:
+        for _ in range(n):
+            graph.replay()
+
+    return run
+
+
+def in_turns(ways: dict[str, Callable[[int], None]]) -> dict[str, list[float]]:
+    """The seconds of a step of each way in each turn. Every turn has the order of the one before reversed."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(ROUNDS + 1):
+        for name in list(ways) if turn % 2 else list(ways)[::-1]:
+            times[name].append(span_s(ways[name], SPAN))
+    return times
 
 
 def steps(report: Report, model: decoder.Decoder, positions: int, rows: int, only: str) -> None:

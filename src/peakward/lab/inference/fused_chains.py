@@ -10,6 +10,7 @@ from peakward.kernels.ops.decode_step.triton import launch as kernels
 from peakward.kernels.ops.decode_step.triton import launch_several as several
 from peakward.kernels.ops.decode_step.triton.launch import Matrix, Then
 from peakward.kernels.ops.decode_step.triton.settings import (
+    THEN_BYTES,
     Cut,
     RowsCut,
     Split,
@@ -33,7 +34,7 @@ class Cuts(NamedTuple, Generic[C]):
     down: C
     head: C
     attention: Split
-    then_bytes: int = 4 << 20
+    then_bytes: int = THEN_BYTES
     """Bytes of the next matrix, brought into the L2 behind the last of a kernel's own."""
 
 

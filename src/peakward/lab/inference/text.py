@@ -380,14 +380,21 @@ def _step_bytes(
     if stored is not None:
         per_position += 2 * shape.n_layers * shape.n_kv_heads * SCALE_BYTES
     read = sum(
-        _weight_bytes([each] if isinstance(each, Decoder) else each.computing) for each in models
+        weight_bytes([each] if isinstance(each, Decoder) else each.computing) for each in models
     )
     return read + positions * per_position
 
 
-def _weight_bytes(parts: Iterable[nn.Module]) -> int:
-    """The bytes of weights that a pass reads: all that a module other than an embedding holds, since of an
-    embedding that is not the head it reads a row a token. Quantised weights are buffers."""
+def weight_bytes(parts: Iterable[nn.Module]) -> int:
+    """The bytes of weights that a pass over one token reads.
+
+    They are the parameters of all modules but embeddings, because a pass reads only a row of an embedding
+    for each token. A head reads its whole matrix, also where that matrix is the embedding's. Quantised
+    weights are buffers of their layers. A tensor that several modules share counts once.
+
+    Args:
+        parts: the modules that the pass goes through, with all that are inside them.
+    """
     read = {
         id(each): each.nbytes
         for part in parts

@@ -126,6 +126,8 @@ def cut_for(*, n: int, k: int, per_word: int) -> Cut:
     return cut._replace(depth=min(cut.depth, cut.chunks(k, per_word)))
 
 
+THEN_BYTES = 4 << 20
+"""Bytes of the next matrix that a kernel brings into the L2 behind the last of its own."""
 MULTIPROCESSORS = 132
 """Those of an H100 and an H200, on which cuts were swept."""
 LEAST_WAVES = 0.7

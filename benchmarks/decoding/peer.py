@@ -1,17 +1,21 @@
 """A step of decode in plain torch, compiled whole with CUDA graphs on a static cache, as gpt-fast does it.
 
-`decode_speed.py` times it beside Peakward's. Weights are random; matrices are dense in bf16, int8 widened in
-the product, or torch's own int4 in groups of 128.
+Weights are random; matrices are dense in bf16, int8 widened in the product, or torch's own int4 in groups of
+128.
 """
 
+import statistics
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from decoding.graphs import Report, timed_s
+from decoding.launches import POSITIONS
 from peakward.lab.models.decoder import rotation
 from peakward.models import presets
 
@@ -130,3 +134,22 @@ def compiled(name: str, weights: str, n_positions: int) -> tuple[Peer, Callable[
     ids = torch.zeros(1, 1, dtype=torch.int64, device="cuda")
     position = torch.full((1,), n_positions - 1, device="cuda")
     return model, partial(step, ids, position)
+
+
+@torch.no_grad()
+def peer(report: Report, name: str, weights: str) -> None:
+    """Times the peer's step, the median of 8 rounds of 20."""
+    began = monotonic()
+    model, step = compiled(name, weights, POSITIONS)
+    for _ in range(4):
+        step()
+    took = [timed_s(step, 20) for _ in range(8)]
+    median = statistics.median(took)
+    report.add(
+        phase="peer", model=name, weights=weights, per_s=round(1 / median, 1),
+        bytes=model.read_bytes(), share=round(
+            model.read_bytes() / median / report.held["copy_bytes_per_s"], 4
+        ),
+        compiled_s=round(monotonic() - began, 1),
+    )  # fmt: skip
+    torch._dynamo.reset()
