@@ -275,12 +275,12 @@ def spread(took: list[float]) -> dict[str, float]:
 @contextmanager
 def registered() -> Iterator[None]:
     """Every call by the registered operator, as if a profiler were on."""
-    found = calling._is_watched
-    calling._is_watched = lambda: True
+    found = calling.is_watched
+    calling.is_watched = lambda: True
     try:
         yield
     finally:
-        calling._is_watched = found
+        calling.is_watched = found
 
 
 @contextmanager
@@ -357,7 +357,7 @@ def parts() -> dict[str, float]:
     pieces: dict[str, Callable[[], Any]] = {
         "nothing": lambda: None,
         "is_compiling": torch.compiler.is_compiling,
-        "is_watched": calling._is_watched,
+        "is_watched": calling.is_watched,
         "shape, stride, type, address": lambda: (
             x.shape,
             x.stride(),

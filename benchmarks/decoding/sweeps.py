@@ -7,7 +7,7 @@ import triton
 
 from decoding.cuts import SPLITS, ahead_in, candidates
 from decoding.graphs import Report, chain_s, told
-from decoding.launches import POSITIONS, Around, Kernel, copies, n_bytes, shape_kernels
+from decoding.launches import FORMATS, POSITIONS, Around, Kernel, copies, n_bytes, shape_kernels
 from peakward.kernels.ops.decode_step.triton import launch as kernels
 from peakward.kernels.ops.decode_step.triton.settings import THEN_BYTES, Cut, Split
 
@@ -80,8 +80,9 @@ def ablate(report: Report, name: str, best: dict[Kernel, list[Cut]], what: str) 
     elif what == "wait-first":
         products.launch_the_next = _launch_and_wait
     around = Around(name, "cuda")
-    for kernel, cuts in best.items():
-        held, cut = copies(kernel), cuts[0]
+    own = {each for format_ in range(len(FORMATS)) for each in shape_kernels(name, format_)}
+    for kernel in best.keys() & own:
+        held, cut = copies(kernel), best[kernel][0]
         tried, then_bytes = cut, THEN_BYTES
         if what == "no-prefetch":
             tried, then_bytes = cut._replace(ahead=0), 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ahead_of_time import compiled, entries
 from oracle import assert_same_specials
-from peakward.kernels.ops.quantized_matmul import api, calibrated, reference
+from peakward.kernels.ops.quantized_matmul import api, calibrated, cpu, reference
 from tiers import drawn_in_full, in_full
 
 kernel = pytest.importorskip("peakward.kernels.ops.quantized_matmul.triton")
@@ -151,6 +151,45 @@ def test_int8_groups_are_as_close_to_fp64_as_torch_is(dtypes, device, m, group, 
         assert held[1].shape == (768 // group, 40)
         mine = kernel.int8_matmul(x, *held, settings=chosen)
         assert_product(reference.int8_matmul(x, *held), mine, reference.int8_matmul, x, held)
+
+
+@pytest.mark.parametrize("m", [0, 1, cpu.MOST_ROWS, cpu.MOST_ROWS + 1])
+@pytest.mark.parametrize(("n", "k", "group"), [(37, 64, None), (5, 37, None), (40, 192, 64)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_int8_on_a_cpu_is_as_close_to_fp64_as_torch_is(m, n, k, group, dtype, monkeypatch):
+    monkeypatch.setattr(cpu, "SLICE_ELEMENTS", 7 * k)  # The last slice is smaller.
+    x, weight = drawn(m, n, k, dtype, seed=1)
+    held = reference.int8_weight(weight, group=group)
+    theirs = reference.int8_matmul(x, *held)
+    assert_product(theirs, cpu.int8_matmul(x, *held), reference.int8_matmul, x, held)
+
+
+def test_numbers_of_fp16_do_not_overflow_before_they_are_scaled():
+    weight, scale = torch.full((4, 64), 127, dtype=torch.int8), torch.full((1, 4), 1 / 127)
+    x = torch.full((2, 64), 100.0, dtype=torch.float16)
+    assert torch.equal(cpu.int8_matmul(x, weight, scale), torch.full_like(x[:, :4], 6400.0))
+
+
+@pytest.mark.parametrize(
+    ("k", "dtype", "group", "m", "loops"),
+    [
+        (64, torch.bfloat16, None, 1, True),
+        (64, torch.bfloat16, None, cpu.MOST_ROWS, True),
+        (64, torch.bfloat16, None, cpu.MOST_ROWS + 1, False),
+        (48, torch.bfloat16, None, 1, False),
+        (64, torch.float32, None, 1, False),
+        (64, torch.bfloat16, 32, 1, False),
+    ],
+)
+def test_torchs_loop_is_called_where_it_is_right_and_fast(k, dtype, group, m, loops, monkeypatch):
+    """With 24 columns, on a CPU with AVX-512, it ends the process."""
+    called, loop = [], torch._weight_int8pack_mm
+    monkeypatch.setattr(
+        torch, "_weight_int8pack_mm", lambda *given: called.append(given) or loop(*given)
+    )
+    x, weight = drawn(m, 8, k, dtype, seed=1)
+    api.int8_matmul(x, *reference.int8_weight(weight, group=group))
+    assert bool(called) == loops
 
 
 @pytest.mark.parametrize("k", [32, 128, 192, 384])

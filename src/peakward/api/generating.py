@@ -209,7 +209,8 @@ def expect_here(machine: Machine, asked: GenerationSettings, axes: Iterable[str]
         setting_obstacle(name, case, compute_capability=machine.compute_capability) for name in axes
     )
     reason = next((each for each in reasons if each is not None), None)
-    if reason is None and asked.weights != "dense" and machine.environment.cuda is None:
+    on_other_gpu = machine.device == "cuda" and machine.environment.cuda is None
+    if reason is None and asked.weights != "dense" and on_other_gpu:
         reason = f"weights {asked.weights} need a GPU by NVIDIA"
     if reason is not None:
         raise PeakwardError(f"expected settings of a generation that can apply here: {reason}")

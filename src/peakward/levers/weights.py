@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import msgspec
 
 from peakward.levers.axis import WITHOUT_GRADIENTS, Axis, CodeHint, ComputeCapability, not_seen
-from peakward.records.case import ConfiguredCase, ModelCase, Source, StoredWeights
+from peakward.records.case import ConfiguredCase, DeviceType, ModelCase, Source, StoredWeights
 from peakward.records.inference import WeightFormat
 from peakward.records.lever import Lever
 from peakward.records.model_shape import ModelShape
@@ -84,6 +84,8 @@ def _lever(
     summary: str,
     value: StoredWeights,
     needs: Literal["real weights"] | None = None,
+    *,
+    device_types: tuple[DeviceType, ...] = ("cuda",),
 ) -> Lever:
     return Lever(
         name=name,
@@ -91,7 +93,7 @@ def _lever(
         sets=(("weights", value),),
         numerics="approximate",
         passes=WITHOUT_GRADIENTS,
-        device_types=("cuda",),
+        device_types=device_types,
         vendors=("nvidia",),
         min_compute_capability=(8, 0),
         needs_precision=NOT_OF_FP8,
@@ -161,6 +163,7 @@ AXIS = Axis(
             "int8-weights",
             "the blocks' matrices in 8 bits with a scale an output, widened as they are multiplied",
             "int8",
+            device_types=("cpu", "cuda"),
         ),
         _lever(
             "int4-weights",
@@ -185,6 +188,6 @@ AXIS = Axis(
     hints={each: _hint(each) for each in QUANTISED},
     called="weights",
     unseen=not_seen("a capture has the products that the module calls"),
-    predicted={"cuda": get_args(StoredWeights)},
+    predicted={"cpu": ("int8",), "cuda": get_args(StoredWeights)},
     own_kernels=tuple(QUANTISED),
 )

@@ -155,18 +155,14 @@ def test_a_cache_in_int8_is_read_in_bytes_and_told(model):
 
 @pytest.fixture
 def anywhere(monkeypatch):
-    """As if weights in fewer bits were not for GPUs alone: multiplied by torch, for the interpreter takes
-    200 s where this takes one. tests/kernels holds the kernels to the same reference."""
-
-    def int8(x, stored, scale):
-        return F.linear(x, reference.int8_dequantized(stored, scale, x.dtype))
+    """As if weights in 4 bits were not for GPUs alone: multiplied by torch, for the interpreter takes 200 s
+    where this takes one. tests/kernels holds the kernel to the same reference."""
 
     def int4(x, stored, scale):
         group = x.shape[-1] // len(scale)
         return F.linear(x, reference.int4_dequantized(stored, scale, None, x.dtype, group=group))
 
     monkeypatch.setattr(generating, "expect_here", lambda *_: None)
-    monkeypatch.setattr(layers, "int8_matmul", int8)
     monkeypatch.setattr(layers, "int4_matmul", int4)
 
 
@@ -477,8 +473,10 @@ REFUSED = (
     Line(("--prompt", "x", "--precision", "fp16"), "a value of --precision, got 'fp16'"),
     Line(("--prompt", "x", "--precision", "tf32"), "precision tf32 needs cuda, got cpu"),
     Line(("--prompt", "x", "--weights", "int4"), "a value of --weights, got 'int4'"),
-    Line(("--prompt", "x", "--weights", "int8"), "weights int8 needs cuda, got cpu"),
-    Line(("--prompts", "queue.txt", "--weights", "int8"), "weights int8 needs cuda, got cpu"),
+    Line(("--prompt", "x", "--weights", "int4:128"), "weights int4:128 needs cuda, got cpu"),
+    Line(
+        ("--prompts", "queue.txt", "--weights", "int4:128"), "weights int4:128 needs cuda, got cpu"
+    ),
     Line(
         ("--prompt", "x", "--calibration-text", "kjv"), "no calibration text beside weights dense"
     ),

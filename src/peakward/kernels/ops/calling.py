@@ -79,7 +79,7 @@ class Operator:
         self.registered.register_autograd(formula, setup_context=setup_context)
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
-        if torch.compiler.is_compiling() or _is_watched():
+        if torch.compiler.is_compiling() or is_watched():
             return self._registered(inputs, options)
         kind: list[Any] = []
         tensors: list[Tensor] = []
@@ -191,7 +191,7 @@ class _Differentiated(torch.autograd.Function):
         return (*found, None) if isinstance(found, tuple) else (found, None)
 
 
-def _is_watched() -> bool:
+def is_watched() -> bool:
     """Whether something may want to see, change or forbid an operator's call: a mode of dispatch (fake
     tensors, tracing), a transform of functions, forward-mode differentiation, a profiler (which tells an
     operator's name), or deterministic algorithms (some kernels refuse them)."""

@@ -26,6 +26,7 @@ SHAPE = msgspec.structs.replace(
 )
 OWN = {"norm": "fused", "rope": "fused", "swiglu": "fused", "attention": "flash"}
 """With these no operator differs from a CPU's to a GPU's."""
+ON_CPU = {**dict.fromkeys(OWN, "torch"), "attention": "sdpa"}
 INT8, INT4 = {"weights": "int8"}, {"weights": "int4:128"}
 BF16, MIXED = {"precision": "bf16"}, {"precision": "bf16-mixed"}
 GPT2 = {"positions": "learned", "norm": "layernorm", "gated": False, "activation": "gelu-tanh"}
@@ -68,6 +69,12 @@ def test_it_is_what_a_step_shows(name):
     setting = GRID[name]
     closed, captured = compared(lambda device: case(device, *setting))
     assert (closed - captured, captured - closed) == (set(), set())
+
+
+@pytest.mark.parametrize("pass_", ["forward", *in_full(["prefill", "decode"])])
+def test_it_is_what_a_step_on_a_cpu_shows(pass_):
+    asked = case("cpu", {}, {**BF16, **INT8, **ON_CPU}, {"pass_": pass_})
+    assert set(op_graph(asked).operators) == set(capture(asked).operators)
 
 
 @pytest.mark.full
@@ -132,8 +139,8 @@ def test_it_is_cut_as_it_is_launched(bits, group, compute):
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (case("cpu", {}, {**INT8, **dict.fromkeys(OWN, "torch"), "attention": "naive"}),
-         "expected weights dense for operators in closed form, got int8"),
+        (case("cpu", {}, {**INT4, **ON_CPU}),
+         "expected weights dense or int8 for operators in closed form, got int4:128"),
         (case("cuda", {}, INT8, {"pass_": "train_step"}), "weights int8 needs the pass"),
         (case("cuda", {"d_ff": 64}, INT4), "weights int4:128 need d_ff in whole groups of 128, got 64"),
         (case("cuda", {}, {**INT8, "precision": "fp8"}), "weights int8 needs the precision"),
