@@ -17,6 +17,8 @@ from peakward.models.presets import LARGEST
 from peakward.records.errors import PeakwardError, printable_json, quoted
 
 CONFIG = "config.json"
+ADAPTER = "adapter_config.json"
+"""The configuration of an adapter, which is a few matrices beside those of a model that lies elsewhere."""
 MAX_BYTES = 2**24
 """The size of the largest configuration. A larger file was named by mistake, such as the weights beside
 it."""
@@ -110,6 +112,11 @@ def configuration(path: Path) -> dict[str, object]:
     """
     try:
         if not path.is_file():
+            if path.name == CONFIG and (path.parent / ADAPTER).is_file():
+                raise PeakwardError(
+                    f"expected a model, got an adapter in {str(path.parent)!r}: merge it into its model "
+                    "first (peft's merge_and_unload, then save_pretrained)"
+                )
             raise PeakwardError(
                 f"expected a configuration in {str(path)!r}, got no such file: "
                 f"give a {CONFIG}, or the folder that holds one"

@@ -151,6 +151,13 @@ def test_weights_of_whole_numbers(folder):
     assert f"got '{name}' of model.safetensors in torch.int32" in refusal(folder)
 
 
+def test_an_adapter_is_no_model(folder):
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    assert load(str(folder), **ON_CPU)
+    (folder / "config.json").unlink()
+    assert f"got an adapter in '{folder}': merge it into its model first" in refusal(folder)
+
+
 def test_a_preset_has_no_weights():
     assert "expected a model with weights of its own, got 'tiny': give smollm2" in refusal("tiny")
 
