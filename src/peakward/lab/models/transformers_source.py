@@ -111,12 +111,13 @@ def build(
     torch.manual_seed(seed)
     try:
         # from_dict takes any key; as arguments, "cls" and "self" would be given twice.
-        config = CONFIG_MAPPING[kind].from_dict(held)
-        if found and device != "meta":
-            model = _with_weights(found, config, wanted).to(device)
-        else:
-            with torch.device(device):
-                model = AutoModelForCausalLM.from_config(config, **wanted)
+        with silently():
+            config = CONFIG_MAPPING[kind].from_dict(held)
+            if found and device != "meta":
+                model = _with_weights(found, config, wanted).to(device)
+            else:
+                with torch.device(device):
+                    model = AutoModelForCausalLM.from_config(config, **wanted)
         embedding = model.get_input_embeddings()
     except Exception as error:  # noqa: BLE001  a configuration may be wrong in any way
         raise_as_bad_input(error, f"a causal language model of transformers in {Path(name).name}")
@@ -134,7 +135,8 @@ def build(
 @contextmanager
 def silently() -> Iterator[None]:
     """Keeps transformers' own words out of the output: its bar, which a second of work does not need;
-    its table of weights that do not fit, of which an error names one; its advice to install other kernels."""
+    its table of weights that do not fit, of which an error names one; its advice on keys of a configuration
+    and to install other kernels."""
     from transformers.utils import logging
 
     shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()

@@ -190,6 +190,14 @@ def test_weights_of_other_sizes_are_one_line(folder, caplog, monkeypatch):
     assert not caplog.records
 
 
+def test_advice_of_transformers_on_a_configuration_is_not_told(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    transformers.BertConfig(**sizes, intermediate_size=16).save_pretrained(tmp_path)
+    transformers_source.build(str(tmp_path), "as-written", device="meta", seed=0)
+    assert not caplog.records
+
+
 def test_guesses_have_room_behind_the_last_token_too(folder):
     longest = json.loads((folder / "config.json").read_text())["max_position_embeddings"]
     with pytest.raises(PeakwardError) as caught:
