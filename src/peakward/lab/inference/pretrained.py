@@ -181,7 +181,8 @@ def _by_transformers(
             error, f"a model that generates on a cache of ours in {config.parent.name}"
         )
     _expect_known(words, model.shape.vocab_size, config)
-    return Pretrained(model, words, stored_models.ends_of(config), "safetensors")
+    ends = stored_models.ends_of(config, model.shape.vocab_size)
+    return Pretrained(model, words, ends, "safetensors")
 
 
 class _Read(dict[str, Tensor]):

@@ -3,7 +3,7 @@
 Files hold numbers and no code: pickles are refused.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,9 +39,8 @@ class Found(NamedTuple):
 def of_folder(config: Path) -> Found:
     shape = expressed(config)
     state = _safetensors(weights_of(config))
-    return Found(
-        config, shape, state, partial(words_of, config.parent), ends_of(config), "safetensors"
-    )
+    ends = ends_of(config, shape.vocab_size)
+    return Found(config, shape, state, partial(words_of, config.parent), ends, "safetensors")
 
 
 def expressed(config: Path) -> ModelShape:
@@ -101,13 +100,41 @@ def words_of(folder: Path) -> BytePairs:
     return tokenizer.of_file(path, tokenizer.file_digest(path))
 
 
-def ends_of(config: Path) -> frozenset[int]:
-    """The tokens that end a text, which transformers' generation takes from its own file first."""
-    own = config.parent / "generation_config.json"
-    given = files.configuration(own).get("eos_token_id") if own.is_file() else None
-    given = files.configuration(config).get("eos_token_id") if given is None else given
-    listed = given if isinstance(given, list) else [given]
-    return frozenset(each for each in listed if isinstance(each, int) and each >= 0)
+def ends_of(config: Path, vocab_size: int) -> frozenset[int]:
+    """The tokens that end a text, which transformers' generation takes from its own file first.
+
+    Raises:
+        PeakwardError: that file is damaged, or an end is no token of the model.
+    """
+    source, given = config.parent / "generation_config.json", None
+    if source.is_file():
+        given = files.configuration(source, "download it again, or delete it").get("eos_token_id")
+    if given is None:
+        source, given = config, files.configuration(config).get("eos_token_id")
+    if given is None:
+        return frozenset()
+    return _tokens(
+        given if isinstance(given, list) else [given],
+        vocab_size,
+        f"eos_token_id in {source.name}",
+        "give the token that ends a text, a list of some, or null",
+    )
+
+
+def _tokens(given: Iterable[object], vocab_size: int, what: str, advice: str) -> frozenset[int]:
+    """
+    Raises:
+        PeakwardError: one is no token of the model.
+    """
+    found = set()
+    for each in given:
+        # True is an int too, and would be the token 1.
+        if not isinstance(each, int) or isinstance(each, bool) or not 0 <= each < vocab_size:
+            raise PeakwardError(
+                f"expected a token from 0 to {vocab_size - 1:,} for {what}, got {quoted(each)}: {advice}"
+            )
+        found.add(each)
+    return frozenset(found)
 
 
 def _safetensors(weights: Sequence[Path]) -> dict[str, Tensor]:
@@ -192,13 +219,14 @@ def of_gguf(path: Path) -> Found:
                 "decoder turns and sums whole heads"
             )
     kinds = sorted({each.kind.name for each in file.tensors.values() if len(each.shape) > 1})
-    ends = [file.fields.get(f"tokenizer.ggml.{name}_token_id") for name in ENDS_IN_GGUF]
+    names = [f"tokenizer.ggml.{name}_token_id" for name in ENDS_IN_GGUF]
+    ends = [file.fields[name] for name in names if name in file.fields]
     return Found(
         path,
         shape,
         _state_of_gguf(file, shape),
         lambda: _words_of_gguf(file),
-        frozenset(each for each in ends if isinstance(each, int)),
+        _tokens(ends, shape.vocab_size, f"an end of text in {path.name}", "the file is damaged"),
         " and ".join(kinds),
     )
 

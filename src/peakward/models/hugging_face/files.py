@@ -104,8 +104,11 @@ def _repository(folder: Path) -> re.Match[str] | None:
     return REPOSITORY.fullmatch(name) if folder.parent.name == "snapshots" else None
 
 
-def configuration(path: Path) -> dict[str, object]:
+def configuration(path: Path, advice: str = f"give the {CONFIG} of a model") -> dict[str, object]:
     """The JSON object that a file holds; its texts come in printable.
+
+    Args:
+        advice: what to do where the file holds none.
 
     Raises:
         PeakwardError: it cannot be read, or holds none.
@@ -135,7 +138,7 @@ def configuration(path: Path) -> dict[str, object]:
     if not isinstance(config, dict):
         raise PeakwardError(
             f"expected a configuration in {str(path)!r}, got no JSON object of at most "
-            f"{MAX_BYTES:,} bytes: give the {CONFIG} of a model"
+            f"{MAX_BYTES:,} bytes: {advice}"
         )
     return config
 
@@ -167,7 +170,7 @@ def _names(folder: Path) -> list[str]:
     index = folder / INDEX
     if not exists(index):
         return sorted(each.name for each in folder.glob(PARTS))
-    named = configuration(index).get("weight_map")
+    named = configuration(index, "download it again").get("weight_map")
     if (
         not isinstance(named, dict)
         or not named

@@ -113,6 +113,8 @@ def test_what_a_file_says_of_beginnings_and_ends(llama, tmp_path):
         said["tokenizer.ggml.bos_token_id"] = wrong
         path.write_bytes(gguf({**FIELDS, **said}, tensors_of(llama)))
         assert f"the marks 0, {wrong}: the file is damaged" in refusal(path)
+    path.write_bytes(gguf({**FIELDS, "tokenizer.ggml.eot_token_id": 999}, tensors_of(llama)))
+    assert "for an end of text in small.gguf, got 999: the file is damaged" in refusal(path)
     path.write_bytes(gguf({**FIELDS, "tokenizer.ggml.add_bos_token": 1}, tensors_of(llama)))
     assert "without bos_token_id" in refusal(path)
 
@@ -149,6 +151,31 @@ def test_weights_of_whole_numbers(folder):
     name = "model.layers.0.self_attn.q_proj.weight"
     safetensors.save_file({**stored, name: stored[name].int()}, folder / "model.safetensors")
     assert f"got '{name}' of model.safetensors in torch.int32" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "end", [-1, len(TOKENS), 2**63, 10**30, "2", 2.0, True, [[2]], [2, None], {}]
+)
+def test_an_end_that_is_no_token(end, folder):
+    for file in ("generation_config.json", "config.json"):
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": None}))
+        path = folder / file
+        path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": end}))
+        said = refusal(folder)
+        assert (
+            f"expected a token from 0 to {len(TOKENS) - 1} for eos_token_id in {file}, got" in said
+        )
+
+
+def test_ends_of_a_folder(folder):
+    own = folder / "generation_config.json"
+    for end, found in ((3, {3}), ([3, 4], {3, 4}), ([], set()), (None, {0})):
+        own.write_text(json.dumps({"eos_token_id": end}))
+        assert load(str(folder), **ON_CPU).ends == found
+    configured(folder, eos_token_id=None)
+    assert load(str(folder), **ON_CPU).ends == set()
+    own.write_text("{")
+    assert refusal(folder).endswith("download it again, or delete it")
 
 
 def test_an_adapter_is_no_model(folder):

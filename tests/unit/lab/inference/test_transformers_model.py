@@ -272,8 +272,13 @@ def test_bad_folders_end_in_a_line(folder, monkeypatch):
     weights.rename(folder / "pytorch_model.bin")
     assert "the pickle pytorch_model.bin, which may run any code" in refusal(folder)
     (folder / "pytorch_model.bin").rename(weights)
-    weights.write_bytes(weights.read_bytes()[:-100])
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1])
     assert "expected" in refusal(folder)
+    weights.write_bytes(whole)
+    changed(folder, eos_token_id=2**63)
+    (folder / "generation_config.json").unlink()
+    assert f"for eos_token_id in config.json, got {2**63}" in refusal(folder)
 
 
 def test_weights_with_nan_and_too_many_words_end_in_a_line(folder):
