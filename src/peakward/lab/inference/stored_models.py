@@ -3,7 +3,7 @@
 Files hold numbers and no code: pickles are refused.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,8 +38,8 @@ class Found(NamedTuple):
 
 def of_folder(config: Path) -> Found:
     shape = expressed(config)
-    state = _safetensors(weights_of(config))
     ends = ends_of(config, shape.vocab_size)
+    state = transformers_weights.tensors_of(weights_of(config))
     return Found(config, shape, state, partial(words_of, config.parent), ends, "safetensors")
 
 
@@ -47,7 +47,8 @@ def expressed(config: Path) -> ModelShape:
     """The shape of the model that the reference decoder computes.
 
     Raises:
-        PeakwardError: no configuration, or one of a model that the decoder cannot express.
+        PeakwardError: no configuration, one of quantised weights, or one of a model that the decoder cannot
+            express.
     """
     held = _sound(config)
     kind = held.get("model_type")
@@ -61,8 +62,18 @@ def expressed(config: Path) -> ModelShape:
 
 
 def _sound(config: Path) -> dict[str, object]:
+    """
+    Raises:
+        PeakwardError: as `beyond`.
+    """
     held = files.configuration(config)
     files.refuse_impossible_sizes(held, config.name)
+    if (how := held.get("quantization_config")) is not None:
+        method = how.get("quant_method", how) if isinstance(how, dict) else how
+        raise PeakwardError(
+            f"expected weights of floating-point numbers, got a quantization_config ({quoted(method)}) in "
+            f"{str(config)!r}: {transformers_weights.BEFORE}"
+        )
     return held
 
 
@@ -70,7 +81,7 @@ def beyond(config: Path) -> str | None:
     """Why the reference decoder cannot express a model, or None where it can.
 
     Raises:
-        PeakwardError: no configuration, or one with sizes that no model has.
+        PeakwardError: no configuration, one with sizes that no model has, or one of quantised weights.
     """
     _sound(config)
     try:
@@ -135,33 +146,6 @@ def _tokens(given: Iterable[object], vocab_size: int, what: str, advice: str) ->
             )
         found.add(each)
     return frozenset(found)
-
-
-def _safetensors(weights: Sequence[Path]) -> dict[str, Tensor]:
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise PeakwardError(
-            "expected the package safetensors for a model's weights, got none: "
-            "run `pip install 'peakward[models]'`"
-        ) from error
-    state: dict[str, Tensor] = {}
-    for file in weights:
-        try:
-            held = load_file(file)
-        except (SafetensorError, OSError, ValueError) as error:
-            raise PeakwardError(
-                f"expected whole weights in safetensors, got {file.name}, which is damaged: {error}"
-            ) from error
-        transformers_weights.expect_floating(held, file.name)
-        if twice := sorted(state.keys() & held.keys()):
-            raise PeakwardError(
-                f"expected each weight in one file, got {twice[0]} in two: leave one set of files in the "
-                "folder"
-            )
-        state |= held
-    return state
 
 
 NAMES_IN_GGUF = {

@@ -13,7 +13,7 @@ import torch
 
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.python_source import raise_as_bad_input
-from peakward.lab.models.transformers_weights import expect_floating
+from peakward.lab.models.transformers_weights import tensors_of
 from peakward.models.hugging_face import files
 from peakward.models.hugging_face.files import refuse_impossible_sizes, weights
 from peakward.records.case import Attention
@@ -155,32 +155,22 @@ def _with_weights(found: tuple[Path, ...], config: Any, wanted: dict[str, Any]) 
     follow every file that is named there, also adapters and pickles.
 
     Raises:
-        PeakwardError: The files lack weights of the model, or hold others or some of other sizes.
+        PeakwardError: As `tensors_of`; or the files lack weights of the model, or hold others or some of
+            other sizes.
     """
-    from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
-    state: dict[str, torch.Tensor] = {}
-    for file in found:
-        held = load_file(file)
-        expect_floating(held, file.name)
-        if twice := sorted(state.keys() & held.keys()):
-            raise PeakwardError(
-                f"expected each weight in one file, got {twice[0]} in two, {file.name} among them: leave one "
-                "set of files in the folder"
-            )
-        state |= held
+    state = tensors_of(found)
     with torch.device("meta"):
         kind: Any = type(AutoModelForCausalLM.from_config(config, **wanted))
-    with silently():
-        loaded: Any = kind.from_pretrained(
-            None,
-            config=config,
-            state_dict=state,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # They are refused below, by name.
-            **wanted,
-        )
+    loaded: Any = kind.from_pretrained(
+        None,
+        config=config,
+        state_dict=state,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # They are refused below, by name.
+        **wanted,
+    )
     model, report = loaded
     for name, stored, planned in sorted(report["mismatched_keys"]):
         raise PeakwardError(

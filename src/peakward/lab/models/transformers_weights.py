@@ -1,10 +1,11 @@
-"""Maps weights and shapes of Hugging Face transformers' models to the reference decoder.
+"""Reads the weights of Hugging Face transformers' models, and maps them and shapes to the reference decoder.
 
 GPT-2, Llama, Mistral, Mixtral and Qwen2, as transformers 5 names their parameters. transformers itself
 is not imported: a config is read as its dict, and a state dict by its names.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from peakward.models.hugging_face import shape as hugging_face
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.model_shape import ModelShape
 
+BEFORE = "take the model as it was before it was quantised, or a .gguf file of it"
+"""The advice on weights that mean other numbers beside scales."""
 MAPPED = ("gpt2", "llama", "mistral", "mixtral", "qwen2")
 """The model types whose weights `decoder_state` knows by name."""
 
@@ -51,17 +54,51 @@ def refuse_scaled_angles(config: Mapping[str, Any]) -> None:
         )
 
 
-def expect_floating(state: Mapping[str, Tensor], file: str) -> None:
+def tensors_of(weights: Sequence[Path]) -> dict[str, Tensor]:
+    """The tensors of all these files of safetensors.
+
+    Raises:
+        PeakwardError: safetensors is not installed; a file is damaged, holds quantised weights, or a weight
+            that another one has too.
+    """
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise PeakwardError(
+            "expected the package safetensors for a model's weights, got none: "
+            "run `pip install 'peakward[models]'`"
+        ) from error
+    state: dict[str, Tensor] = {}
+    for file in weights:
+        try:
+            held = load_file(file)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise PeakwardError(
+                f"expected whole weights in safetensors, got {file.name}, which is damaged: {error}"
+            ) from error
+        _expect_wide(held, file.name)
+        if twice := sorted(state.keys() & held.keys()):
+            raise PeakwardError(
+                f"expected each weight in one file, got {twice[0]} in two, {file.name} among them: leave one "
+                "set of files in the folder"
+            )
+        state |= held
+    return state
+
+
+def _expect_wide(state: Mapping[str, Tensor], file: str) -> None:
     """
     Raises:
-        PeakwardError: a weight of the file is of whole numbers, which mean others beside scales. Buffers may
-            be.
+        PeakwardError: a weight of the file is of whole numbers or of a byte, which mean others beside scales.
+            Buffers may be.
     """
     for name, each in state.items():
-        if name.endswith(("weight", "_proj")) and not each.is_floating_point():
+        is_wide = each.is_floating_point() and each.itemsize > 1
+        if name.endswith(("weight", "_proj")) and not is_wide:
             raise PeakwardError(
-                f"expected weights of floating-point numbers, got {quoted(name)} of {file} in {each.dtype}: "
-                "take the model as it was before it was quantised, or a .gguf file of it"
+                f"expected weights of floating-point numbers in 16 bits or more, got {quoted(name)} of "
+                f"{file} in {each.dtype}: {BEFORE}"
             )
 
 

@@ -153,6 +153,20 @@ def test_weights_of_whole_numbers(folder):
     assert f"got '{name}' of model.safetensors in torch.int32" in refusal(folder)
 
 
+def test_quantised_weights(folder):
+    for how, said in (({"quant_method": "gptq", "bits": 4}, "'gptq'"), ({}, "{}"), ("x", "'x'")):
+        configured(folder, quantization_config=how)
+        assert f"got a quantization_config ({said}) in" in refusal(folder)
+    configured(folder, quantization_config=None)
+    assert load(str(folder), **ON_CPU)
+    stored = safetensors.load_file(folder / "model.safetensors")
+    name = "model.layers.0.self_attn.q_proj.weight"
+    of_a_byte = {name: stored[name].to(torch.float8_e4m3fn), f"{name}_scale_inv": torch.ones(1, 1)}
+    safetensors.save_file({**stored, **of_a_byte}, folder / "model.safetensors")
+    said = refusal(folder)
+    assert f"got '{name}' of model.safetensors in torch.float8_e4m3fn: take the model as it" in said
+
+
 @pytest.mark.parametrize(
     "end", [-1, len(TOKENS), 2**63, 10**30, "2", 2.0, True, [[2]], [2, None], {}]
 )

@@ -274,9 +274,11 @@ def test_bad_folders_end_in_a_line(folder, monkeypatch):
     (folder / "pytorch_model.bin").rename(weights)
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-1])
-    assert "expected" in refusal(folder)
+    assert "got model.safetensors, which is damaged" in refusal(folder)
     weights.write_bytes(whole)
-    changed(folder, eos_token_id=2**63)
+    changed(folder, quantization_config={"quant_method": "mxfp4"})
+    assert "got a quantization_config ('mxfp4')" in refusal(folder)
+    changed(folder, quantization_config=None, eos_token_id=2**63)
     (folder / "generation_config.json").unlink()
     assert f"for eos_token_id in config.json, got {2**63}" in refusal(folder)
 
