@@ -132,10 +132,7 @@ class SequenceCache(ABC):
         """
         n = ids.shape[1]
         if (longest := max(self.lengths[rows]) + n) > self.limit:
-            raise PeakwardError(
-                f"expected sequences of at most {self.limit:,} tokens, got one of {longest:,}: "
-                "make a larger cache, or generate fewer tokens"
-            )
+            raise self._too_long(longest, f"one of {longest:,}")
         self._make_room(rows, n)
         with unplanned():
             found: Tensor = model(ids, cache=Pass(self, rows, n), n_logits=n_logits)
@@ -176,11 +173,18 @@ class SequenceCache(ABC):
             PeakwardError: there never is.
         """
         if (longest := len(ids) + n) > self.limit:
-            raise PeakwardError(
-                f"expected sequences of at most {self.limit:,} tokens, got {len(ids):,} and {n:,} to come: "
-                f"make a cache for {longest:,}, or ask for fewer tokens"
-            )
+            raise self._too_long(longest, f"{len(ids):,} and {n:,} to come")
         return True
+
+    def _too_long(self, longest: int, got: str) -> PeakwardError:
+        """The refusal of so many tokens, which says whether a larger cache would help."""
+        most = self.shape.max_seq_len if self.shape.positions in LIMITED else inf
+        limit, advice = f"{self.limit:,} tokens", f"make a cache for {longest:,}"
+        if longest > most:
+            limit, advice = f"{most:,} tokens, which {self.shape.name} takes", "shorten the prompt"
+        return PeakwardError(
+            f"expected sequences of at most {limit}, got {got}: {advice}, or ask for fewer tokens"
+        )
 
     def reserve(self, row: int, n: int) -> None:
         """Gets ready for n more tokens in a row, so that its steps ask for nothing."""

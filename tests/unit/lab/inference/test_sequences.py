@@ -285,8 +285,16 @@ def test_too_small_caches_say_so(make_decoder):
         with pytest.raises(PeakwardError, match=f"expected tokens from 0 to 60, got {named}:"):
             contiguous.prefill(model, 0, ids)
     longer = ContiguousCache(model.shape, capacity=99, **ON_CPU)
-    with pytest.raises(PeakwardError, match="at most 32 tokens, got one of 33"):
+    with pytest.raises(PeakwardError, match="at most 32 tokens, which tiny takes, got one of 33"):
         longer.prefill(model, 0, [1] * 33)  # The model has no more positions.
+    for each in (longer, contiguous, SlidingCache(model.shape, n_recent=8, **ON_CPU)):
+        said = r"at most 32 tokens, which tiny takes, got 3 and 30 to come: shorten the prompt"
+        with pytest.raises(PeakwardError, match=said):
+            each.fits([1] * 3, 30)
+    with pytest.raises(
+        PeakwardError, match=r"at most 6 tokens, got 3 and 4 .*: make a cache for 7"
+    ):
+        contiguous.fits([1] * 3, 4)
     pages = PagedCache(model.shape, n_pages=4, page_size=2, **ON_CPU)
     pages.prefill(model, 0, [1] * 6)
     with pytest.raises(PeakwardError, match="all 4 in use"):

@@ -339,7 +339,7 @@ def test_angles_that_follow_the_longest_row_are_not_captured():
 
 def test_guesses_stay_within_what_the_model_takes():
     model = TransformersModel(built("opt", MODELS["learned positions"][1]), "small")
-    with pytest.raises(PeakwardError, match="at most 64 tokens, got 10 and 57 to come"):
+    with pytest.raises(PeakwardError, match="at most 64 tokens, which small takes, got 10 and 57"):
         Speculation(
             model,
             cache_of(model, capacity=80),
