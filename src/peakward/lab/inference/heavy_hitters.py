@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from peakward.lab.inference.passes import EMPTY, Pass
-from peakward.lab.inference.sequences import SequenceCache
+from peakward.lab.inference.sequences import MOST_SLOTS, SequenceCache
+from peakward.records import check
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
 
@@ -39,8 +40,10 @@ class HeavyHitterCache(SequenceCache):
     ) -> None:
         """
         Raises:
-            PeakwardError: a model with a window or with ALiBi.
+            PeakwardError: no recent token, or a model with a window or with ALiBi.
         """
+        check.whole(n_heavy, "n_heavy", low=0, high=MOST_SLOTS)
+        check.whole(n_recent, "n_recent", low=1, high=MOST_SLOTS)
         if shape.window is not None or shape.positions == "alibi":
             has = "a window" if shape.window is not None else "ALiBi"
             raise PeakwardError(

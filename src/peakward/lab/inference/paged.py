@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from peakward.kernels.ops.decode_attention.api import paged_decode_attention
 from peakward.kernels.ops.decode_attention.reference import gathered
 from peakward.lab.inference.passes import Pass, sent
-from peakward.lab.inference.sequences import KeptShape, SequenceCache
+from peakward.lab.inference.sequences import MOST_SLOTS, KeptShape, SequenceCache
 from peakward.lab.inference.storage import Storage, empty
+from peakward.records import check
 from peakward.records.errors import PeakwardError
 
 
@@ -104,7 +105,8 @@ class PagedCache(SequenceCache):
         """
         super().__init__(shape, n_rows=n_rows, limit=n_pages * page_size, **others)
         device = self.device
-        self.page_size, self.pages = page_size, Pages(n_pages)
+        self.page_size = check.whole(page_size, "page_size", low=1, high=MOST_SLOTS)
+        self.pages = Pages(n_pages)
         self.tables: list[list[int]] = [[] for _ in range(n_rows)]
         self.spare = n_pages
         """A page of no row. Rows that wait write to it, and what is there is never seen."""

@@ -25,12 +25,15 @@ from peakward.kernels.ops.rotation.api import rotate
 from peakward.lab.inference.passes import EMPTY, Pass, sent
 from peakward.lab.inference.storage import empty
 from peakward.lab.models.decoder import rotation
+from peakward.records import check
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
 
 OF_THE_MODULE = "of the module"
 """The positions of a model that another library computes: those that it takes are all that is known."""
 LIMITED = ("learned", OF_THE_MODULE)
+MOST_SLOTS = 2**31
+"""The largest size that a cache may be asked for: larger ones have no room in any memory."""
 LEAST_SPAN = 64
 """The fewest slots that a captured step reads, unless the kernel reads those that are held alone."""
 
@@ -343,9 +346,12 @@ class SlidingCache(SlottedCache):
     ) -> None:
         """
         Raises:
-            PeakwardError: first tokens for a model with a window, sinks for one with other positions than
-                RoPE, or both kinds of first tokens.
+            PeakwardError: no recent token; first tokens for a model with a window, sinks for one with other
+                positions than RoPE, or both kinds of first tokens.
         """
+        check.whole(n_recent, "n_recent", low=1, high=MOST_SLOTS)
+        check.whole(n_sinks, "n_sinks", low=0, high=MOST_SLOTS)
+        check.whole(n_global, "n_global", low=0, high=MOST_SLOTS)
         if n_sinks and n_global:
             raise PeakwardError(
                 f"expected attention sinks or global tokens, got {n_sinks} and {n_global}: take one kind"

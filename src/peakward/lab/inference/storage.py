@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 
 from peakward.kernels.ops.cache_write import api, reference
-from peakward.kernels.ops.decode_attention.reference import dequantized, layout
+from peakward.kernels.ops.decode_attention.reference import LARGEST, dequantized, layout
 from peakward.records.errors import PeakwardError
+
+NARROW = (*LARGEST, torch.uint8)
+"""The types that hold keys and values in fewer bits, see `empty`."""
 
 
 class Storage(NamedTuple):
@@ -72,13 +75,18 @@ def empty(
             as `dtype`.
 
     Raises:
-        PeakwardError: a head_dim that 4 does not divide, for half a byte.
+        PeakwardError: another type, or a head_dim that 4 does not divide, for half a byte.
     """
     if stored is None:
         keys, values = (
             torch.zeros((*size, head_dim), dtype=dtype, device=device) for _ in range(2)
         )
         return Storage(keys, values)
+    if stored not in NARROW:
+        raise PeakwardError(
+            f"expected keys and values stored in {', '.join(map(str, NARROW))}, got {stored}: take one of "
+            "these, or None for the type that is read"
+        )
     if stored == torch.uint8 and head_dim % 4:
         raise PeakwardError(
             f"expected a head_dim that 4 divides for a cache in int4, got {head_dim}: take a cache in int8"
