@@ -83,7 +83,7 @@ class Decoding:
             number: of the text, by which it and its draws are told from others.
 
         Raises:
-            PeakwardError: what `SequenceCache.fits` and `prefill` raise, or no room now.
+            PeakwardError: what `fits` and `SequenceCache.prefill` raise, or no room now.
         """
         if not self.fits(prompt, n_new):
             raise PeakwardError(
@@ -102,8 +102,9 @@ class Decoding:
         """Whether there is room now for a text, in an empty row.
 
         Raises:
-            PeakwardError: there never is.
+            PeakwardError: there never is; or the prompt is empty or has a token that the model does not know.
         """
+        self.cache.expect_prompt(prompt)
         return self.cache.fits(prompt, n_new + self.n_extra)
 
     def prepare(self, shortest: int, longest: int) -> None:

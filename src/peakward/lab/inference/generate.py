@@ -8,6 +8,7 @@ import torch
 
 from peakward.lab.inference.decoding import Decoding, Looks
 from peakward.lab.inference.speculation import Counts, Speculation
+from peakward.records.errors import PeakwardError
 
 
 class Generated(NamedTuple):
@@ -39,14 +40,30 @@ def generate(decoding: Decoding, prompts: Sequence[Sequence[int]]) -> Generated:
     graph, which is captured before any time begins.
 
     Args:
-        prompts: one for each row of its cache.
+        prompts: one for each row of its cache, or fewer.
 
     Raises:
-        PeakwardError: an empty prompt, or a cache that is too small.
+        PeakwardError: no prompt, or more than the cache has rows; one that is empty or has a token that the
+            model does not know; or a cache that is too small.
     """
-    cache, max_new_tokens = decoding.cache, decoding.most_new_tokens
+    n_rows = len(decoding.cache.lengths)
+    if not 1 <= len(prompts) <= n_rows:
+        raise PeakwardError(
+            f"expected 1 to {n_rows:,} prompts for the rows of the cache, got {len(prompts):,}: give one for "
+            "each row, or make a cache of as many rows"
+        )
     for ids in prompts:
-        decoding.fits(ids, max_new_tokens)
+        decoding.fits(ids, decoding.most_new_tokens)
+    try:
+        return _made(decoding, prompts)
+    finally:
+        for row in range(len(prompts)):
+            decoding.release(row)
+
+
+def _made(decoding: Decoding, prompts: Sequence[Sequence[int]]) -> Generated:
+    """The tokens of prompts that fit; their rows stay filled."""
+    cache, max_new_tokens = decoding.cache, decoding.most_new_tokens
     if max_new_tokens > 1:
         longest = max(map(len, prompts))
         decoding.prepare(longest + 1, longest + max_new_tokens)
@@ -62,8 +79,6 @@ def generate(decoding: Decoding, prompts: Sequence[Sequence[int]]) -> Generated:
     wait(decoding.device)
     decode_s = perf_counter() - first
     tokens = [text_of(decoding.text(row).tolist()) for row in range(len(prompts))]
-    for row in range(len(prompts)):
-        decoding.release(row)
     n_steps = decoding.n_steps - before
     n_needed = max(map(len, tokens)) - 1
     if decoding.n_extra:

@@ -102,15 +102,9 @@ class SequenceCache(ABC):
             PeakwardError: the prompt is empty, has a token that the model does not know, or is longer than
                 the cache has room for; the row is then empty again.
         """
-        if not ids:
-            raise PeakwardError("expected a prompt of at least one token, got an empty one")
+        self.expect_prompt(ids)
         if self.lengths[row]:
             raise ValueError(f"expected an empty row, got {self.lengths[row]} tokens in row {row}")
-        if not 0 <= min(ids) <= max(ids) < self.shape.vocab_size:
-            raise PeakwardError(
-                f"expected tokens from 0 to {self.shape.vocab_size - 1:,}, got "
-                f"{min(ids) if min(ids) < 0 else max(ids):,}: take the tokenizer of {self.shape.name}"
-            )
         try:
             n_known = self._take_known(row, ids)
             rest = sent([ids[n_known:]], torch.int64, self.device)
@@ -118,6 +112,21 @@ class SequenceCache(ABC):
         except PeakwardError:
             self.release(row)
             raise
+
+    def expect_prompt(self, ids: Sequence[int]) -> None:
+        """
+        Raises:
+            PeakwardError: the prompt is empty, or has a token that the model does not know.
+        """
+        if not ids:
+            raise PeakwardError(
+                "expected a prompt of at least one token, got an empty one: give some text"
+            )
+        if not 0 <= min(ids) <= max(ids) < self.shape.vocab_size:
+            raise PeakwardError(
+                f"expected tokens from 0 to {self.shape.vocab_size - 1:,}, got "
+                f"{min(ids) if min(ids) < 0 else max(ids):,}: take the tokenizer of {self.shape.name}"
+            )
 
     def logits(self, model: nn.Module, ids: Tensor, rows: slice) -> Tensor:
         """Takes ids (rows, n) behind what these rows hold: the logits behind the last, (rows, vocab).

@@ -100,6 +100,34 @@ def test_seeds(model):
     assert made(model, temperature=1.0, top_k=1).tokens == made(model).tokens
 
 
+@pytest.mark.parametrize("kind", CACHES)
+def test_rows_are_empty_again_behind_a_refusal(kind, model):
+    cache = CACHES[kind](model.shape, 2)
+    decoding = Decoding(model, cache, by=Sampling(), most_new_tokens=N_NEW)
+    prompts = PROMPTS[:2]
+    for refused, said in (
+        ([[5, 9], [99]], "got 99: take the tokenizer"),
+        ([[5, 9], []], "at least one token"),
+        ([], "expected 1 to 2 prompts for the rows of the cache, got 0"),
+        ([[1], [2], [3]], "got 3: give one for each row, or make a cache of as many rows"),
+    ):
+        with pytest.raises(PeakwardError, match=said):
+            generate(decoding, refused)
+        assert cache.lengths == [0, 0]
+    assert generate(decoding, prompts).tokens == [
+        recomputed(model, each, N_NEW) for each in prompts
+    ]
+
+
+def test_rows_are_empty_again_behind_one_that_got_no_pages(model):
+    cache = PagedCache(model.shape, n_rows=2, n_pages=8, page_size=4, **ON_CPU)
+    decoding = Decoding(model, cache, by=Sampling(), most_new_tokens=N_NEW)
+    with pytest.raises(PeakwardError, match="expected room for 1 tokens and 20 to come"):
+        generate(decoding, PROMPTS[:2])
+    assert cache.lengths == [0, 0] and len(cache.pages.free) == 8
+    assert generate(decoding, PROMPTS[:1]).tokens == [recomputed(model, PROMPTS[0], N_NEW)]
+
+
 def test_a_cache_too_small_and_an_empty_prompt(model):
     with pytest.raises(PeakwardError, match="at most 32 tokens, got 9 and 24 to come"):
         made(model, n=24)
