@@ -37,8 +37,8 @@ from peakward.records.generation import (
     GenerationCache,
     GenerationPrecision,
     GenerationSettings,
-    Sampling,
     Serving,
+    checked_sampling,
 )
 from peakward.records.measurement import Environment
 from peakward.records.model_shape import ModelShape
@@ -46,7 +46,6 @@ from peakward.records.model_shape import ModelShape
 MOST_TOKENS = 2**20
 MOST_GUESSES = 64
 MOST_ROWS = 4096
-LEAST_SHARE = 1e-9
 
 
 def generate(
@@ -115,7 +114,7 @@ def generate(
     name = str(check.path(model, "model"))
     prompts = tuple(_text(each) for each in _prompts(prompt))
     n = check.whole(max_new_tokens, "max_new_tokens", low=1, high=MOST_TOKENS)
-    by = _sampling(temperature, top_k, top_p, seed)
+    by = checked_sampling(temperature, top_k, top_p, seed)
     at_once = check.whole(guesses, "guesses", low=0, high=MOST_GUESSES)
     drafting = str(check.path(draft, "draft"))
     if drafting != "ngrams" and not at_once:
@@ -296,7 +295,7 @@ def serve(
         raise PeakwardError("expected prompts, got none: give one text or several")
     most = _numbers(max_new_tokens, len(texts))
     n_rows = check.whole(rows, "rows", low=1, high=MOST_ROWS)
-    by = _sampling(temperature, top_k, top_p, seed)
+    by = checked_sampling(temperature, top_k, top_p, seed)
     named = _named(precision, weights, calibration_text, decode_step, kv_cache)
     session.expect_torch()
     machine = this_machine(device)
@@ -327,25 +326,6 @@ def _numbers(given: object, n: int) -> tuple[int, ...]:
             "all, or as many as there are prompts"
         )
     return tuple(check.whole(each, "max_new_tokens", low=1, high=MOST_TOKENS) for each in found)
-
-
-def _sampling(temperature: object, top_k: object, top_p: object, seed: object) -> Sampling:
-    return Sampling(
-        temperature=checked_temperature(temperature, "temperature"),
-        top_k=None if top_k is None else check.whole(top_k, "top_k", low=1, high=2**24),
-        top_p=None if top_p is None else checked_top_p(top_p, "top_p"),
-        seed=check.whole(seed, "seed", low=0, high=2**63 - 1),
-    )
-
-
-def checked_temperature(given: object, name: str) -> float:
-    """The number that logits are divided by."""
-    return check.number(given, name, "a number from 0 to 100", low=0.0, high=100.0)
-
-
-def checked_top_p(given: object, name: str) -> float:
-    """The share of the probability that tokens are chosen from."""
-    return check.number(given, name, "a share above 0, at most 1", low=LEAST_SHARE, high=1.0)
 
 
 def _prompts(prompt: object) -> tuple[object, ...]:

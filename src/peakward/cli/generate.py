@@ -11,7 +11,15 @@ from peakward.cli.vocabulary import ViewOptions, Views, option
 from peakward.records import check
 from peakward.records.case import StoredWeights
 from peakward.records.errors import PeakwardError, quoted
-from peakward.records.generation import AskedStep, GenerationCache, GenerationPrecision
+from peakward.records.generation import (
+    MOST_SEED,
+    MOST_TOP_K,
+    AskedStep,
+    GenerationCache,
+    GenerationPrecision,
+    checked_temperature,
+    checked_top_p,
+)
 from peakward.report.generation import document, served_document
 
 
@@ -158,14 +166,14 @@ def _common(options: Options) -> dict[str, Any]:
             check.path(place, name)
     temperature, top_k, top_p = options.temperature, options.top_k, options.top_p
     return {
-        "temperature": generating.checked_temperature(
+        "temperature": checked_temperature(
             parse.number(temperature, "--temperature"), "--temperature"
         ),
-        "top_k": None if top_k is None else parse.whole(top_k, "--top-k", low=1, high=2**24),
+        "top_k": None if top_k is None else parse.whole(top_k, "--top-k", low=1, high=MOST_TOP_K),
         "top_p": None
         if top_p is None
-        else generating.checked_top_p(parse.number(top_p, "--top-p"), "--top-p"),
-        "seed": parse.whole(options.seed, "--seed", low=0, high=2**63 - 1),
+        else checked_top_p(parse.number(top_p, "--top-p"), "--top-p"),
+        "seed": parse.whole(options.seed, "--seed", low=0, high=MOST_SEED),
         "precision": options.precision,
         "weights": options.weights,
         "calibration_text": options.calibration_text,

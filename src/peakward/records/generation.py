@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from peakward.records import check
 from peakward.records.case import DeviceType, StoredWeights
 from peakward.records.case import Source as Text
 from peakward.records.measurement import Environment, Interval
@@ -22,6 +23,35 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     top_p: float | None = None
     """Only the fewest of the likeliest tokens whose probabilities sum to it are chosen from."""
     seed: int = 0
+
+
+MOST_TOP_K = 2**24
+MOST_SEED = 2**63 - 1
+LEAST_SHARE = 1e-9
+
+
+def checked_sampling(temperature: object, top_k: object, top_p: object, seed: object) -> Sampling:
+    """How a user wants tokens to be chosen.
+
+    Raises:
+        PeakwardError: a value beyond its limits.
+    """
+    return Sampling(
+        temperature=checked_temperature(temperature, "temperature"),
+        top_k=None if top_k is None else check.whole(top_k, "top_k", low=1, high=MOST_TOP_K),
+        top_p=None if top_p is None else checked_top_p(top_p, "top_p"),
+        seed=check.whole(seed, "seed", low=0, high=MOST_SEED),
+    )
+
+
+def checked_temperature(given: object, name: str) -> float:
+    """The number that logits are divided by."""
+    return check.number(given, name, "a number from 0 to 100", low=0.0, high=100.0)
+
+
+def checked_top_p(given: object, name: str) -> float:
+    """The share of the probability that tokens are chosen from."""
+    return check.number(given, name, "a share above 0, at most 1", low=LEAST_SHARE, high=1.0)
 
 
 class Continuation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

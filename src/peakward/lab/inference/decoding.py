@@ -14,13 +14,14 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from msgspec.structs import asdict
 from torch import Tensor, nn
 
 from peakward.lab.inference.passes import sent
 from peakward.lab.inference.sampling import chosen, drawn
 from peakward.lab.inference.sequences import SequenceCache
 from peakward.records.errors import PeakwardError
-from peakward.records.generation import Sampling
+from peakward.records.generation import Sampling, checked_sampling
 
 LOOK_EVERY = 16
 """Steps between two looks of the host at what has ended on a GPU. On a CPU, where nothing waits for a look,
@@ -30,7 +31,11 @@ WARM_UPS = 2
 
 
 class Decoding:
-    """Texts in the rows of a cache, each with as many tokens to come as it was admitted with."""
+    """Texts in the rows of a cache, each with as many tokens to come as it was admitted with.
+
+    The model's logits must be numbers below infinity. No step looks for others, because the host would have
+    to wait for what it finds, and from these any token may be taken.
+    """
 
     def __init__(
         self,
@@ -48,7 +53,15 @@ class Decoding:
             most_new_tokens: of any text.
             ends: the tokens that end a text.
             n_extra: the tokens that a step makes beside the first, at most.
+
+        Raises:
+            PeakwardError: a value of `by` beyond its limits, or texts of no token.
         """
+        by = checked_sampling(**asdict(by))
+        if most_new_tokens < 1:
+            raise PeakwardError(
+                f"expected at least one new token of a text, got {most_new_tokens:,}: ask for some"
+            )
         n_rows, device = len(cache.lengths), cache.device
         self.model, self.cache, self.by = model, cache, by
         self.most_new_tokens = most_new_tokens

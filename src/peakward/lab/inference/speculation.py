@@ -83,7 +83,7 @@ class Speculation(Decoding):
             n_guessed: the tokens that a step guesses, at least 1.
 
         Raises:
-            PeakwardError: a cache that drops tokens, or a drafter of another vocabulary.
+            PeakwardError: as `Decoding`; a cache that drops tokens, or a drafter of another vocabulary.
         """
         super().__init__(
             model,

@@ -1,12 +1,16 @@
 """Greedy text is what forward passes over all of it choose, whatever the cache and the company."""
 
+import math
+
 import pytest
 import torch
 
 from peakward.lab.inference.decoding import Decoding
+from peakward.lab.inference.drafts import NGrams
 from peakward.lab.inference.generate import generate
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.sequences import ContiguousCache, SlidingCache
+from peakward.lab.inference.speculation import Speculation
 from peakward.lab.inference.storage import Storage
 from peakward.records.errors import PeakwardError
 from peakward.records.generation import Sampling
@@ -98,6 +102,37 @@ def test_seeds(model):
     assert made(model, temperature=1.0, seed=4).tokens == first
     assert made(model, temperature=1.0, seed=5).tokens != first
     assert made(model, temperature=1.0, top_k=1).tokens == made(model).tokens
+
+
+WRONG = (
+    {"temperature": -1.0},
+    {"temperature": math.nan},
+    {"temperature": math.inf},
+    {"top_k": 0},
+    {"top_k": -1},
+    {"top_p": 2.0},
+    {"top_p": 0.0},
+    {"top_p": math.nan},
+    {"seed": -1},
+)
+
+
+@pytest.mark.parametrize("by", WRONG, ids=str)
+def test_a_choice_of_tokens_that_there_is_none(by, model):
+    cache, (name,) = CACHES["contiguous"](model.shape, 1), by
+    for kind, others in ((Decoding, {}), (Speculation, {"drafter": NGrams(), "n_guessed": 2})):
+        with pytest.raises(PeakwardError, match=f"for {name}, got "):
+            kind(
+                model, cache, by=Sampling(**{"temperature": 1.0, **by}), most_new_tokens=4, **others
+            )
+
+
+@pytest.mark.parametrize("most", [0, -3])
+def test_a_text_of_no_token(most, model):
+    with pytest.raises(
+        PeakwardError, match=f"at least one new token of a text, got {most}: ask for"
+    ):
+        made(model, n=most)
 
 
 @pytest.mark.parametrize("kind", CACHES)
