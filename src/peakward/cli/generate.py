@@ -163,7 +163,7 @@ def _common(options: Options) -> dict[str, Any]:
         ("--db", options.db),
     ):
         if place is not None:
-            check.path(place, name)
+            check.path(place, name, "name one, or leave the option out")
     temperature, top_k, top_p = options.temperature, options.top_k, options.top_p
     return {
         "temperature": checked_temperature(

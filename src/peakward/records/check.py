@@ -163,7 +163,7 @@ def function(value: object, name: str, what: str) -> Callable[..., Any]:
     return value
 
 
-def path(value: object, name: str) -> Path:
+def path(value: object, name: str, advice: str = "give text or a pathlib.Path") -> Path:
     """A place that a file system can have, whether something is there or not."""
     try:
         given = os.fspath(value)  # type: ignore[call-overload]
@@ -173,9 +173,7 @@ def path(value: object, name: str) -> Path:
     except (TypeError, UnicodeEncodeError):
         found, longest = None, 0
     if found is None or longest > LONGEST_PART_BYTES:
-        raise PeakwardError(
-            f"expected a path for {name}, got {quoted(value)}: give text or a pathlib.Path"
-        )
+        raise PeakwardError(f"expected a path for {name}, got {quoted(value)}: {advice}")
     return found
 
 

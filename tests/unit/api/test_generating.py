@@ -486,8 +486,12 @@ REFUSED = (
     Line(("--prompt", "x", "--temperature", "101"), "a number from 0 to 100 for --temperature"),
     Line(("--prompt", "x", "--top-p", "2"), "a share above 0, at most 1 for --top-p"),
     Line(("--prompt", "x", "--top-k", "0"), "--top-k"),
-    Line(("--prompt", "x", "--model", ""), "expected a path for --model"),
-    Line(("--prompt", "x", "--draft", ""), "expected a path for --draft"),
+    Line(
+        ("--prompt", "x", "--draft", ""), "for --draft, got '': name one, or leave the option out"
+    ),
+    Line(
+        ("--prompt", "x", "--model", ""), "for --model, got '': name one, or leave the option out"
+    ),
     Line(
         ("--prompt", "x", "--weights", "int4:32-calibrated", "--calibration-text", ""),
         "expected a path for --calibration-text",
