@@ -9,6 +9,7 @@ from peakward.kernels.ops.attention.reference import attention as reference_atte
 from peakward.kernels.ops.attention.reference import for_every_head
 from peakward.kernels.ops.decode_attention.reference import packed, unpacked
 from peakward.lab.inference.heavy_hitters import HeavyHitterCache
+from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.sequences import ContiguousCache, SlidingCache
 from peakward.records.errors import PeakwardError
 
@@ -164,3 +165,20 @@ def test_models_that_a_cache_does_not_serve(make_shape):
     with pytest.raises(PeakwardError, match=r"that 4 divides .* got 7: take a cache in int8"):
         odd = make_shape(head_dim=7, positions="learned")
         ContiguousCache(odd, capacity=4, stored=torch.uint8, **ON_CPU)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "said"),
+    [
+        (PagedCache, {"n_pages": 4, "page_size": 0}, "for page_size, got 0"),
+        (SlidingCache, {"n_recent": 0}, "for n_recent, got 0"),
+        (SlidingCache, {"n_recent": 4, "n_sinks": -1}, "for n_sinks, got -1"),
+        (SlidingCache, {"n_recent": 4, "n_global": -1}, "for n_global, got -1"),
+        (HeavyHitterCache, {"n_heavy": 0, "n_recent": 0}, "for n_recent, got 0"),
+        (HeavyHitterCache, {"n_heavy": -1, "n_recent": 4}, "for n_heavy, got -1"),
+        (ContiguousCache, {"capacity": 4, "stored": torch.int16}, "got torch.int16: take one of"),
+    ],
+)
+def test_caches_of_no_size_are_not_made(kind, sizes, said, make_shape):
+    with pytest.raises(PeakwardError, match=said):
+        kind(make_shape(), **sizes, **ON_CPU)

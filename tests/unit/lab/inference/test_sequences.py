@@ -11,7 +11,6 @@ from peakward.kernels.ops.attention.reference import for_every_head
 from peakward.kernels.ops.attention.sdpa import unplanned
 from peakward.kernels.ops.decode_attention.reference import dequantized, quantized
 from peakward.kernels.ops.rotation.api import rotate
-from peakward.lab.inference.heavy_hitters import HeavyHitterCache
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.sequences import ContiguousCache, SlidingCache
 from peakward.lab.models import decoder
@@ -272,23 +271,6 @@ def test_a_page_that_is_trimmed_and_written_again_is_known_no_more(make_decoder)
     found = cache.prefill(model, 1, longer)
     assert cache.tables[1][0] == cache.tables[0][0] and cache.tables[1][1] != cache.tables[0][1]
     assert close(found, model(torch.tensor([longer]))[:, -1], model.shape.n_layers)
-
-
-@pytest.mark.parametrize(
-    ("kind", "sizes", "said"),
-    [
-        (PagedCache, {"n_pages": 4, "page_size": 0}, "for page_size, got 0"),
-        (SlidingCache, {"n_recent": 0}, "for n_recent, got 0"),
-        (SlidingCache, {"n_recent": 4, "n_sinks": -1}, "for n_sinks, got -1"),
-        (SlidingCache, {"n_recent": 4, "n_global": -1}, "for n_global, got -1"),
-        (HeavyHitterCache, {"n_heavy": 0, "n_recent": 0}, "for n_recent, got 0"),
-        (HeavyHitterCache, {"n_heavy": -1, "n_recent": 4}, "for n_heavy, got -1"),
-        (ContiguousCache, {"capacity": 4, "stored": torch.int16}, "got torch.int16: take one of"),
-    ],
-)
-def test_caches_of_no_size_are_not_made(kind, sizes, said, make_shape):
-    with pytest.raises(PeakwardError, match=said):
-        kind(make_shape(), **sizes, **ON_CPU)
 
 
 @torch.no_grad()
