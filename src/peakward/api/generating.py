@@ -89,9 +89,9 @@ def generate(
             fitted to the model's own texts; or another model with the same tokens.
         precision: "fp32", "tf32" (on a GPU) or "bf16": the type of the passes, and of all weights that are
             not quantised; None: bf16 on a GPU, fp32 on a CPU.
-        weights: the matrices of the blocks: "dense", or on an NVIDIA GPU "int8", "int4:128",
-            "int4:128-calibrated" or "int4:32-calibrated", as the levers of `run`. Of models that Peakward's
-            decoder computes.
+        weights: the matrices of the blocks: "dense" or "int8" (on a CPU best in bf16), or on an NVIDIA GPU
+            "int4:128", "int4:128-calibrated" or "int4:32-calibrated", as the levers of `run`. Of models that
+            Peakward's decoder computes.
         calibration_text: what calibrated weights are rounded on: a name ("python-topics", the default, on
             which `run` judges its levers too; "kjv", "shakespeare"), a file in UTF-8 or a folder.
         decode_step: "fused": a step in five of Peakward's own kernels a layer, for one prompt and up to 16

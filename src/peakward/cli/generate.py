@@ -71,8 +71,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     precision: Annotated[str | None, option("NAME", "bf16; on a CPU fp32")] = None
     """The type of the passes and of weights that are not quantised: fp32, tf32 (on a GPU) or bf16."""
     weights: Annotated[str, option("NAME", "dense")] = "dense"
-    """The blocks' matrices: dense, or on an NVIDIA GPU int8, int4:128, int4:128-calibrated or
-    int4:32-calibrated, as in run. Of models that Peakward's decoder computes."""
+    """The blocks' matrices: dense or int8 (on a CPU best in bf16), or on an NVIDIA GPU int4:128,
+    int4:128-calibrated or int4:32-calibrated, as in run. Of models that Peakward's decoder computes."""
     calibration_text: Annotated[str | None, option("TEXT", "python-topics")] = None
     """The text that calibrated weights are rounded on: python-topics, kjv, shakespeare, a file in UTF-8 or a
     folder of .txt and .md files."""
