@@ -36,3 +36,13 @@ def test_its_texts_are_those_of_each_whole_text_read_anew(example):
 def test_guesses_and_a_queue(example):
     assert example["guessed"].tokens == example["greedy"].tokens
     assert [len(each) for each in example["served"].tokens] == [8, 8, 8]
+
+
+def test_a_forked_row_goes_on_as_its_whole_text(example):
+    for last, logits in zip((4, 5), example["apart"], strict=True):
+        cache = example["ContiguousCache"](
+            example["SHAPE"], n_rows=1, capacity=4, **example["on_cpu"]
+        )
+        with torch.inference_mode():
+            expected = cache.prefill(example["model"], 0, [1, 2, 3, last])
+        assert torch.allclose(logits, expected[0], atol=1e-5)
