@@ -18,6 +18,7 @@ from peakward.lab.inference import quantised
 from peakward.lab.inference.pretrained import load
 from peakward.lab.inference.quantised import block_by_block, linears
 from peakward.lab.inference.sequences import ContiguousCache
+from peakward.lab.models import torchao_weights
 from peakward.lab.models.decoder import Decoder
 from peakward.lab.models.layers import SCALE_DTYPE
 from peakward.lab.quality import caches, positions
@@ -54,6 +55,8 @@ class Way(NamedTuple):
     bits: int
     """The bits of an element of the blocks' matrices."""
     int8_cache: bool = False
+    scale_bytes: int = SCALE_DTYPE.itemsize
+    """What a group's, or an output's, scale takes, with its offset."""
 
 
 def build(case: QualityCase) -> Work:
@@ -67,7 +70,7 @@ def build(case: QualityCase) -> Work:
     rows, length, n_seen, steps = chosen(case, WAYS, "rows", "length", "seen", "steps")
     model, ids, seen = _model(case, rows, length, n_seen)
     way, n_parameters = WAYS[case.way], sum(each.numel() for each in model.parameters())
-    n_bytes = weight_bytes(model, way.bits)
+    n_bytes = weight_bytes(model, way.bits, scale_bytes=way.scale_bytes)
     way.change(model, Given(seen, steps))
     model.to(TYPES[case.device]).eval().requires_grad_(False)
     reader = through_cache(model, torch.int8, case.device, length) if way.int8_cache else model
@@ -100,13 +103,13 @@ def _model(
     return model, ids, seen
 
 
-def weight_bytes(model: Decoder, bits: int) -> int:
+def weight_bytes(model: Decoder, bits: int, *, scale_bytes: int = SCALE_DTYPE.itemsize) -> int:
     """All weights with the blocks' matrices in so many bits, and the others in 16."""
     every = sum(each.numel() for each in model.parameters())
     in_blocks = linears(model.blocks)
     stored = sum(each.weight.numel() for each in in_blocks)
     scales = {16: 0, 8: sum(each.out_features for each in in_blocks), 4: stored // INT4_GROUP}
-    return 2 * (every - stored) + stored * bits // 8 + SCALE_DTYPE.itemsize * scales[bits]
+    return 2 * (every - stored) + stored * bits // 8 + scale_bytes * scales[bits]
 
 
 Reader = Callable[[Tensor], Tensor]
@@ -195,6 +198,18 @@ def int4_rounded(weight: Tensor, *, group: int = INT4_GROUP) -> Tensor:
 def calibrate(model: Decoder, given: Given, *, group: int = INT4_GROUP) -> None:
     """Rounds to int4, in groups of so many inputs, by what the seen text makes of these."""
     quantised.calibrate(model, given.seen[:, :-1], group=group)
+
+
+def to_int8_of_torchao(model: Decoder, _given: Given) -> None:
+    """As torchao rounds, with a scale for each output."""
+    for each in linears(model.blocks):
+        each.weight.data = torchao_weights.int8_rounded(each.weight.data)
+
+
+def to_int4_of_torchao(model: Decoder, _given: Given) -> None:
+    """As torchao rounds, in groups with a scale and an offset."""
+    for each in linears(model.blocks):
+        each.weight.data = torchao_weights.int4_rounded(each.weight.data, group=INT4_GROUP)
 
 
 class Int8Activations(nn.Module):
@@ -298,6 +313,8 @@ WAYS: dict[str, Way] = {
     "int4": Way(to_int4, 4),
     "int4, calibrated": Way(calibrate, 4),
     "int4, calibrated, int8 cache": Way(calibrate, 4, int8_cache=True),
+    "int8, torchao": Way(to_int8_of_torchao, 8),
+    "int4, torchao": Way(to_int4_of_torchao, 4, scale_bytes=2 * SCALE_DTYPE.itemsize),
     "int8 activations": Way(to_int8_activations, 8),
     "int8 activations, smoothed": Way(smoothed, 8),
     "dense, fine-tuned": Way(fine_tune, 16),

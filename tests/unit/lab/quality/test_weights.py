@@ -7,6 +7,7 @@ import torch
 
 from peakward.kernels.ops.attention.api import implementation
 from peakward.kernels.ops.quantized_matmul import reference
+from peakward.lab.models import torchao_weights
 from peakward.lab.models.decoder import build as build_decoder
 from peakward.lab.quality import caches, positions, subjects, weights
 from peakward.records.case import QualityCase, Source
@@ -68,6 +69,19 @@ def test_calibrated_int4_errs_less_on_text_like_that_it_saw():
     weights.to_int4(nearest, given)
     weights.calibrate(calibrated, given)
     assert off(calibrated, exact, ids) < 0.9 * off(nearest, exact, ids)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_torchaos_numbers_of_4_bits_are_16_a_group(dtype):
+    """HQQ gives up some of the error's square for fewer large errors: it errs less than steps that are
+    symmetric about 0, where a group has one sign."""
+    pytest.importorskip("torchao")
+    weight = torch.randn(24, 256, generator=torch.Generator().manual_seed(0)).abs().to(dtype)
+    found = torchao_weights.int4_rounded(weight, group=64)
+    assert found.dtype == dtype
+    assert all(len(each.unique()) <= 16 for each in found.view(-1, 64))
+    ours = reference.int4_rounded(weight, group=64)
+    assert (found - weight).norm() < 0.7 * (ours - weight).norm()
 
 
 def test_smoothing_a_whole_model_changes_nothing():
