@@ -20,7 +20,7 @@ ALWAYS: dict[DeviceType, dict[str, Value]] = {
     "cuda": {"attention": "flash-decode", "cuda_graphs": True},
 }
 """Settings that every generation has on such a device."""
-REPLACED = ("attention", "norm", "rotation", "gating")
+REPLACED = frozenset(BY_NAME[name].part for name in DECODE_STEP.replaces)
 """Parts that the fused step takes the place of, whatever implements them."""
 
 
