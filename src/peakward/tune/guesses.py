@@ -105,7 +105,7 @@ def texts(model: str, best: ModelCase) -> SpeculationCase:
         guesses=N_GUESSED,
         n_prompts=N_PROMPTS,
         n_new_tokens=N_NEW_TOKENS,
-        precision=next((each for each in PRECISIONS if each == configuration.precision), None),
+        precision=configuration.precision if configuration.precision in PRECISIONS else None,
         kv_cache="int8" if configuration.kv_cache == "int8" else "static",
         decode_step="fused" if DECODE_STEP.value(configuration) == "fused" else "separate",
         device=best.device,
