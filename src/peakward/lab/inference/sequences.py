@@ -165,7 +165,7 @@ class SequenceCache(ABC):
 
     def span(self, longest: int, n: int = 1) -> int:
         """The `longest` for which a step of n tokens is captured that serves rows of up to this many."""
-        if self.limit == inf or (self.attention == DECODE and self.attends(n)):
+        if self.limit == inf or self.attends(n):
             return n + 1  # A captured step reads what is held, or a whole ring.
         return min(int(self.limit), max(LEAST_SPAN, 1 << (longest - 1).bit_length()))
 
