@@ -46,6 +46,8 @@ from peakward.records.model_shape import ModelShape
 MOST_TOKENS = 2**20
 MOST_GUESSES = 64
 MOST_ROWS = 4096
+MOST_TOP_K = 2**24
+MOST_SEED = 2**63 - 1
 LEAST_SHARE = 1e-9
 
 
@@ -331,9 +333,9 @@ def _numbers(given: object, n: int) -> tuple[int, ...]:
 def _sampling(temperature: object, top_k: object, top_p: object, seed: object) -> Sampling:
     return Sampling(
         temperature=checked_temperature(temperature, "temperature"),
-        top_k=None if top_k is None else check.whole(top_k, "top_k", low=1, high=2**24),
+        top_k=None if top_k is None else check.whole(top_k, "top_k", low=1, high=MOST_TOP_K),
         top_p=None if top_p is None else checked_top_p(top_p, "top_p"),
-        seed=check.whole(seed, "seed", low=0, high=2**63 - 1),
+        seed=check.whole(seed, "seed", low=0, high=MOST_SEED),
     )
 
 
