@@ -23,6 +23,8 @@ from peakward.records.calibration import Calibration
 from peakward.records.case import (
     Configuration,
     DeviceType,
+    GenerationCache,
+    GenerationPrecision,
     ModelCase,
     StoredWeights,
     Workload,
@@ -34,8 +36,6 @@ from peakward.records.generation import (
     AskedStep,
     Bandwidth,
     Generation,
-    GenerationCache,
-    GenerationPrecision,
     GenerationSettings,
     Sampling,
     Serving,

@@ -9,9 +9,9 @@ from peakward.api import generating
 from peakward.cli import output, parse
 from peakward.cli.vocabulary import ViewOptions, Views, option
 from peakward.records import check
-from peakward.records.case import StoredWeights
+from peakward.records.case import GenerationCache, GenerationPrecision, StoredWeights
 from peakward.records.errors import PeakwardError, quoted
-from peakward.records.generation import AskedStep, GenerationCache, GenerationPrecision
+from peakward.records.generation import AskedStep
 from peakward.report.generation import document, served_document
 
 

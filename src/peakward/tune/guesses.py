@@ -7,9 +7,8 @@ import msgspec
 from peakward.levers.decode_step import AXIS as DECODE_STEP
 from peakward.levers.decode_step import guesses_obstacle
 from peakward.levers.in_generation import in_generation
-from peakward.records.case import ModelCase, SpeculationCase
+from peakward.records.case import GenerationPrecision, ModelCase, SpeculationCase
 from peakward.records.errors import OutOfTimeError
-from peakward.records.generation import GenerationPrecision
 from peakward.records.measurement import Interval, Measurement, Protocol, Speculated
 from peakward.records.study import Column, Conclusion, Evidence, Study, Table, Unit
 from peakward.report.columns import spread_column, without_empty

@@ -25,16 +25,14 @@ from peakward.lab.models.layers import QuantisedLinear
 from peakward.levers.decode_step import model_obstacle
 from peakward.levers.kv_cache import SCALE_BYTES
 from peakward.levers.precision import fp32_matmuls
+from peakward.records.case import DecodeStep, GenerationCache, GenerationPrecision
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.generation import (
     AskedStep,
     Batched,
     Batching,
     Continuation,
-    DecodeStep,
     Generation,
-    GenerationCache,
-    GenerationPrecision,
     GenerationSettings,
     Sampling,
     Serving,
