@@ -116,7 +116,8 @@ class Generation(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     n_guessed: int = 0
     """Guessed tokens that the text had room for, before its end."""
     n_kept: int = 0
-    """Guessed tokens that stand in the text: each is a token more than a step makes."""
+    """Guessed tokens that stand in the text: each is a token more than a step makes. The last token of a
+    round counts as the model's own, also where it was guessed rightly, as the end of a text may be."""
     tokens_per_s: float | None
     """Tokens that decode made, of all prompts, in a second until the last text had ended; None where it made
     none. A GPU may make steps beyond that: `decode_s` and `n_steps` have them, this rate has not, but for

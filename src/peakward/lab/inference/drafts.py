@@ -101,8 +101,8 @@ def looked_up(ids: Tensor, n: Tensor, k: int, longest: int = LONGEST_NGRAM) -> T
 class ModelDraft:
     """Guesses as a smaller model of the same tokens goes on.
 
-    Its cache lacks the last token that it guessed, where all were right. So each guess begins with the last
-    two tokens of the text, at the price of one, for a step's time is that of reading the weights.
+    If all guesses were right, the draft's cache does not yet hold the last of them. So each guess begins with
+    the last two tokens of the text, at the price of one, for a step's time is that of reading the weights.
 
     How many tokens a row holds follows from its text, guess by guess. Between guesses `held` is 0 in every
     row, as a prompt finds it in an empty one: a guess moves the rows without a text too.

@@ -29,7 +29,8 @@ class Counts(NamedTuple):
     n_guessed: int
     """Guessed tokens that the text had room for, before its end."""
     n_kept: int
-    """Guessed tokens that stand in it."""
+    """Guessed tokens that stand in it. The last token of a round counts as the model's own, also where it was
+    guessed rightly, as the end of a text may be."""
     accepted: tuple[int, ...]
     """The rounds of active rows in which 0, 1, … of the guessed tokens were accepted."""
 

@@ -223,9 +223,8 @@ def _loaded(name: str, asked: GenerationSettings, device: str) -> AnyPretrained:
     how: dict[str, Any] = {"attention": "sdpa", "device": device, "dtype": TYPES[asked.precision]}
     if asked.weights == "dense":
         return load_any(name, **how)
-    with fp32_matmuls(
-        "fp32"
-    ):  # Calibrated weights are those of a lever, whatever tf32 is asked of steps.
+    # Calibrated weights are rounded in fp32, as a lever's are, even where steps multiply in tf32.
+    with fp32_matmuls("fp32"):
         return load_quantised(name, asked.weights, text=asked.calibration_text, **how)
 
 
