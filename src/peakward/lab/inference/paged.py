@@ -94,6 +94,7 @@ class PagedCache(SequenceCache):
         n_rows: int,
         n_pages: int,
         page_size: int = 16,
+        longest: int | None = None,
         dtype: torch.dtype,
         stored: torch.dtype | None = None,
         **others: Any,
@@ -101,21 +102,24 @@ class PagedCache(SequenceCache):
         """The others are `SequenceCache`'s: device, attention.
 
         Args:
+            longest: the most tokens of a row, which its table has room for; None: as many as all pages have,
+                so that all tables together grow by the square of the rows.
             dtype: of the elements that are read.
             stored: how they are held, see `storage.empty`; None: as `dtype`.
 
         Raises:
             PeakwardError: as `storage.empty`.
         """
-        super().__init__(shape, n_rows=n_rows, limit=n_pages * page_size, **others)
+        n_tokens = n_pages * page_size
+        limit = n_tokens if longest is None else min(longest, n_tokens)
+        super().__init__(shape, n_rows=n_rows, limit=limit, **others)
         device = self.device
         self.page_size, self.pages = page_size, Pages(n_pages)
         self.tables: list[list[int]] = [[] for _ in range(n_rows)]
         self.spare = n_pages
         """A page of no row. Rows that wait write to it, and what is there is never seen."""
-        self.block_table = torch.full(
-            (n_rows, n_pages), self.spare, dtype=torch.int32, device=device
-        )
+        width = ceil(self.limit / page_size)
+        self.block_table = torch.full((n_rows, width), self.spare, dtype=torch.int32, device=device)
         """The tables again, on the device, with the spare page behind a row's own."""
         size = (shape.n_layers, n_pages + 1, shape.n_kv_heads, page_size)
         self.dtype = dtype

@@ -169,6 +169,7 @@ def served(
             n_rows=rows,
             n_pages=n_pages,
             page_size=PAGE_SIZE,
+            longest=longest,
             device=device,
             dtype=dtype,
             stored=STORED[asked.kv_cache],

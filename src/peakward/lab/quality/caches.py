@@ -50,7 +50,7 @@ def _contiguous(_recent: int, **at: Any) -> SequenceCache:
 
 def _paged(_recent: int, *, n_rows: int, capacity: int, **at: Any) -> SequenceCache:
     n_pages = n_rows * -(-capacity // PAGE_SIZE)
-    return PagedCache(n_rows=n_rows, n_pages=n_pages, page_size=PAGE_SIZE, **at)
+    return PagedCache(n_rows=n_rows, n_pages=n_pages, page_size=PAGE_SIZE, longest=capacity, **at)
 
 
 def _stored(stored: torch.dtype) -> Callable[..., SequenceCache]:

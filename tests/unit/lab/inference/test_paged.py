@@ -8,7 +8,7 @@ import torch
 from peakward.lab.inference.paged import PagedCache
 from peakward.records.errors import PeakwardError
 
-from .test_sequences import ON_CPU, ROWS, close, texts
+from .test_sequences import ON_CPU, PROMPTS, ROWS, close, texts, through
 
 
 def is_sound(cache):
@@ -190,6 +190,29 @@ def test_without_a_page_for_the_copy_all_stays_as_it_was(make_decoder):
 
 
 @torch.no_grad()
+def test_a_table_has_room_for_the_longest_row_alone(make_decoder):
+    model = make_decoder({})
+    cache = PagedCache(model.shape, n_pages=20, page_size=4, longest=22, **ON_CPU)
+    whole = PagedCache(model.shape, n_pages=20, page_size=4, **ON_CPU)
+    assert cache.block_table.shape == (3, 6) and cache.limit == 22
+    assert whole.block_table.shape == (3, 20) and whole.limit == 80
+    longer = PagedCache(model.shape, n_pages=5, page_size=4, longest=99, **ON_CPU)
+    assert longer.block_table.shape == (3, 5) and longer.limit == 20
+    rows = texts(61, [n + 9 for n in PROMPTS])
+    for found, expected in zip(
+        *(through(each, model, rows) for each in (cache, whole)), strict=True
+    ):
+        assert torch.equal(found, expected)
+    with pytest.raises(
+        PeakwardError, match="at most 22 tokens, got 20 and 3 to come: make a cache"
+    ):
+        cache.fits([1] * 20, 3)
+    with pytest.raises(PeakwardError, match="at most 22 tokens, got one of 23: make a larger"):
+        cache.reserve(2, 2)
+    cache.reserve(2, 1)
+
+
+@torch.no_grad()
 def test_what_was_reserved_for_an_empty_row_is_free_for_its_prompt(make_decoder):
     model = make_decoder({})
     cache = PagedCache(model.shape, n_pages=8, page_size=4, **ON_CPU)
@@ -206,7 +229,7 @@ def test_what_was_reserved_for_an_empty_row_is_free_for_its_prompt(make_decoder)
 def test_whatever_is_done_pages_hold_each_rows_own_text(page_size, make_decoder):
     """Texts of two words, so that many begin alike."""
     model = make_decoder({"n_kv_heads": 1, "n_layers": 1})
-    cache = PagedCache(model.shape, n_pages=24, page_size=page_size, **ON_CPU)
+    cache = PagedCache(model.shape, n_pages=24, page_size=page_size, longest=20, **ON_CPU)
     drawn, rows = random.Random(page_size), [[], [], []]
     for _ in range(150):
         row, what = drawn.randrange(3), drawn.choice(("prompt", "trim", "fork", "step", "release"))
