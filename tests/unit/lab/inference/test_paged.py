@@ -177,13 +177,9 @@ def test_without_a_page_for_the_copy_all_stays_as_it_was(make_decoder):
         cache.prefill(model, row, text)
     assert not cache.pages.free
     before = [list(each) for each in cache.tables]
-    with pytest.raises(
-        PeakwardError, match="expected 1 free page, got 0 of 4: release a sequence"
-    ):
+    with pytest.raises(PeakwardError, match="expected 1 free page, got 0 of 4: release a sequence"):
         cache.fork(0, onto=2)
-    with pytest.raises(
-        PeakwardError, match="expected 1 free page, got 0 of 4: release a sequence"
-    ):
+    with pytest.raises(PeakwardError, match="expected 1 free page, got 0 of 4: release a sequence"):
         cache.trim(0, 6)
     assert cache.tables == before and cache.lengths == [9, 9, 0]
     assert is_sound(cache)
