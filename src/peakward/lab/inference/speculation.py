@@ -108,6 +108,11 @@ class Speculation(Decoding):
         self._counts = torch.zeros(2, dtype=torch.int64, device=device)
         self._accepted = torch.zeros(n_guessed + 1, dtype=torch.int64, device=device)
 
+    def fits(self, prompt: Sequence[int], n_new: int) -> bool:
+        """See `Decoding`. The drafter has room for it too."""
+        fits = super().fits(prompt, n_new)
+        return self.drafter.fits(prompt, n_new + self.n_extra) and fits
+
     def admit(self, row: int, prompt: Sequence[int], n_new: int, number: int) -> None:
         """See `Decoding`."""
         super().admit(row, prompt, n_new, number)

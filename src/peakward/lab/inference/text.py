@@ -85,21 +85,21 @@ def continued(
 
     Raises:
         PeakwardError: what `load_any` and `load_quantised` raise; an empty prompt, or one that is longer than
-            the model takes with its new tokens; a draft that has other tokens or that is not there; a fused
-            step that was asked for and cannot be taken.
+            the model or the draft takes with its new tokens; a draft that has other tokens or that is not
+            there; a fused step that was asked for and cannot be taken.
     """
     device, dtype = environment.device_type, TYPES[asked.precision]
     found = _loaded(name, asked, device)
     step, reason = _step_of(found.model, asked.decode_step, not_fused)
     drafting = draft_of(found, draft, device, dtype) if guesses else None
     warm_up = min(WARM_UP_TOKENS, max_new_tokens)
-    ids = _encoded(found, prompts, max_new_tokens, guesses)
+    ids = _encoded(found, prompts, max_new_tokens, guesses, drafting)
     kept = asked.kv_cache
     how: dict[str, Any] = {"guesses": guesses, "draft": drafting, "step": step, "kept": kept}
     with fp32_matmuls(asked.precision):
         generate(decoding_of(found, ids, by, warm_up, **how), ids)
         began = perf_counter()
-        ids = _encoded(found, prompts, max_new_tokens, guesses)
+        ids = _encoded(found, prompts, max_new_tokens, guesses, drafting)
         encode_s = perf_counter() - began
         made = generate(decoding_of(found, ids, by, max_new_tokens, **how), ids)
     n_decoded = sum(len(new) - 1 for new in made.tokens)
@@ -154,8 +154,7 @@ def served(
     device, dtype = environment.device_type, TYPES[asked.precision]
     found = _loaded(name, asked, device)
     requests = [
-        Request(_encoded(found, [prompt], n, 0)[0], n)
-        for prompt, n in zip(prompts, most, strict=True)
+        Request(_encoded(found, [prompt], n)[0], n) for prompt, n in zip(prompts, most, strict=True)
     ]
     # A step computes every row, and a row that never has a text has no use.
     rows = min(rows, len(requests))
@@ -335,30 +334,42 @@ def loop_of(
 
 
 def _encoded(
-    found: AnyPretrained, prompts: Sequence[str], max_new_tokens: int, guesses: int
+    found: AnyPretrained,
+    prompts: Sequence[str],
+    max_new_tokens: int,
+    guesses: int = 0,
+    draft: "AnyModel | None" = None,
 ) -> list[list[int]]:
-    """The tokens of each prompt. Guesses are computed behind the last token, where a table of positions may
-    have ended.
+    """The tokens of each prompt.
 
     Raises:
         PeakwardError: as `continued`, of prompts.
     """
     ids: list[list[int]] = [found.words.of_prompt(prompt).tolist() for prompt in prompts]
-    longest = found.model.shape.max_seq_len
-    beyond = guesses if found.model.shape.positions in LIMITED else 0
-    asked = "a prompt, new tokens and guesses" if beyond else "a prompt and new tokens"
+    models = {"": found.model} | ({} if draft is None else {"the draft ": draft})
     for prompt, each in zip(prompts, ids, strict=True):
         if not each:
             raise PeakwardError(
                 f"expected a prompt of at least one token, got {quoted(prompt)}: give some text"
             )
-        if len(each) + max_new_tokens + beyond > longest:
-            last = f", {max_new_tokens:,} and {beyond:,}" if beyond else f" and {max_new_tokens:,}"
-            raise PeakwardError(
-                f"expected {asked} of at most {longest:,}, which {found.model.shape.name} takes, got "
-                f"{len(each):,}{last}: shorten the prompt, or ask for fewer"
-            )
+        for role, model in models.items():
+            _expect_taken(model, role, len(each), max_new_tokens, guesses)
     return ids
+
+
+def _expect_taken(model: AnyModel, role: str, n_prompt: int, n_new: int, guesses: int) -> None:
+    """Refuses a text that is longer than the model takes. Guesses are computed behind the last token, where a
+    table of positions may have ended."""
+    shape = model.shape
+    beyond = guesses if shape.positions in LIMITED else 0
+    if n_prompt + n_new + beyond <= shape.max_seq_len:
+        return
+    asked = "a prompt, new tokens and guesses" if beyond else "a prompt and new tokens"
+    last = f", {n_new:,} and {beyond:,}" if beyond else f" and {n_new:,}"
+    raise PeakwardError(
+        f"expected {asked} of at most {shape.max_seq_len:,}, which {role}{shape.name} takes, got "
+        f"{n_prompt:,}{last}: shorten the prompt, or ask for fewer{' or for another draft' if role else ''}"
+    )
 
 
 def _step_bytes(
