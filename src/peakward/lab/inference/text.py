@@ -151,29 +151,17 @@ def served(
     Raises:
         PeakwardError: as `continued`.
     """
-    device, dtype = environment.device_type, TYPES[asked.precision]
-    found = _loaded(name, asked, device)
+    found = _loaded(name, asked, environment.device_type)
     requests = [
         Request(_encoded(found, [prompt], n)[0], n) for prompt, n in zip(prompts, most, strict=True)
     ]
     # A step computes every row, and a row that never has a text has no use.
     rows = min(rows, len(requests))
     longest = max(len(each.ids) + each.max_new_tokens for each in requests)
-    n_pages = rows * ceil(longest / PAGE_SIZE)
     step, reason = _step_of(found.model, asked.decode_step, not_fused)
 
     def run(those: Sequence[Request], batching: Batching) -> Served:
-        cache = PagedCache(
-            found.model.shape,
-            n_rows=rows,
-            n_pages=n_pages,
-            page_size=PAGE_SIZE,
-            longest=longest,
-            device=device,
-            dtype=dtype,
-            stored=STORED[asked.kv_cache],
-            attention=attention_of(found.model, device),
-        )
+        cache = _pages(found.model, rows, longest, asked.kv_cache)
         most_new_tokens = max(each.max_new_tokens for each in those)
         of_text = {"by": by, "most_new_tokens": most_new_tokens, "ends": found.ends}
         return serve(loop_of(found.model, cache, step, **of_text), those, batching)
@@ -195,22 +183,40 @@ def served(
         decode_step=step,
         not_fused=reason,
         rows=rows,
-        n_pages=n_pages,
+        n_pages=rows * ceil(longest / PAGE_SIZE),
         page_size=PAGE_SIZE,
         continuations=_continuations(found, prompts, [each.ids for each in requests], texts),
         n_equal=sum(a == b for a, b in zip(texts, made["static"].tokens, strict=True)),
-        ways=tuple(
-            Batched(
-                batching=batching,
-                serve_s=each.serve_s,
-                n_steps=each.n_steps,
-                row_use=each.row_use,
-                tokens_per_s=sum(map(len, each.tokens)) / each.serve_s,
-                first_token_s=tuple(each.first_token_s),
-                done_s=tuple(each.done_s),
-            )
-            for batching, each in made.items()
-        ),
+        ways=tuple(_batched(batching, each) for batching, each in made.items()),
+    )
+
+
+def _pages(model: AnyModel, rows: int, longest: int, kept: GenerationCache) -> PagedCache:
+    """Pages for as many rows of the longest text."""
+    weights = model.embedding.weight
+    return PagedCache(
+        model.shape,
+        n_rows=rows,
+        n_pages=rows * ceil(longest / PAGE_SIZE),
+        page_size=PAGE_SIZE,
+        longest=longest,
+        device=str(weights.device),
+        dtype=weights.dtype,
+        stored=STORED[kept],
+        attention=attention_of(model, weights.device.type),
+    )
+
+
+def _batched(batching: Batching, found: Served) -> Batched:
+    """The times of one way, for the record."""
+    return Batched(
+        batching=batching,
+        serve_s=found.serve_s,
+        n_steps=found.n_steps,
+        row_use=found.row_use,
+        tokens_per_s=sum(map(len, found.tokens)) / found.serve_s,
+        first_token_s=tuple(found.first_token_s),
+        done_s=tuple(found.done_s),
     )
 
 
