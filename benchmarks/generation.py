@@ -205,7 +205,8 @@ def steps(report: Report, model: decoder.Decoder, positions: int, rows: int, onl
     at = {"n_rows": rows, "device": "cuda", "dtype": torch.bfloat16}
     kernel = at | {"attention": "flash-decode"}
     contiguous = {"capacity": capacity}
-    pages = {"n_pages": rows * -(-capacity // PAGE_SIZE), "page_size": PAGE_SIZE}
+    n_pages = rows * -(-capacity // PAGE_SIZE)
+    pages = {"n_pages": n_pages, "page_size": PAGE_SIZE, "longest": capacity}
     caches: dict[str, SequenceCache] = {
         "contiguous, sdpa": ContiguousCache(shape, **contiguous, **at),
         "contiguous, kernel": ContiguousCache(shape, **contiguous, **kernel),
@@ -262,6 +263,7 @@ def queue(report: Report, model: decoder.Decoder, n_requests: int) -> None:
             n_rows=16,
             n_pages=16 * 29,
             page_size=PAGE_SIZE,
+            longest=456,
             device="cuda",
             dtype=torch.bfloat16,
             attention="flash-decode",

@@ -23,6 +23,8 @@ from peakward.records.calibration import Calibration
 from peakward.records.case import (
     Configuration,
     DeviceType,
+    GenerationCache,
+    GenerationPrecision,
     ModelCase,
     StoredWeights,
     Workload,
@@ -34,8 +36,6 @@ from peakward.records.generation import (
     AskedStep,
     Bandwidth,
     Generation,
-    GenerationCache,
-    GenerationPrecision,
     GenerationSettings,
     Sampling,
     Serving,
@@ -46,6 +46,8 @@ from peakward.records.model_shape import ModelShape
 MOST_TOKENS = 2**20
 MOST_GUESSES = 64
 MOST_ROWS = 4096
+MOST_TOP_K = 2**24
+MOST_SEED = 2**63 - 1
 LEAST_SHARE = 1e-9
 
 
@@ -104,6 +106,7 @@ def generate(
         kv_cache: "static": keys and values in the type of weights; "int8": in a byte an element, which rounds
             them and takes half the memory of bf16. On a GPU Peakward's decoder reads it as it is stored; else
             it is widened before each step.
+        device: "cpu" or "cuda"; None: the GPU where there is one.
         db: the database in which a calibration of this machine is looked for, for the share of its bandwidth;
             None: peakward.db where there is one.
 
@@ -332,9 +335,9 @@ def _numbers(given: object, n: int) -> tuple[int, ...]:
 def _sampling(temperature: object, top_k: object, top_p: object, seed: object) -> Sampling:
     return Sampling(
         temperature=checked_temperature(temperature, "temperature"),
-        top_k=None if top_k is None else check.whole(top_k, "top_k", low=1, high=2**24),
+        top_k=None if top_k is None else check.whole(top_k, "top_k", low=1, high=MOST_TOP_K),
         top_p=None if top_p is None else checked_top_p(top_p, "top_p"),
-        seed=check.whole(seed, "seed", low=0, high=2**63 - 1),
+        seed=check.whole(seed, "seed", low=0, high=MOST_SEED),
     )
 
 

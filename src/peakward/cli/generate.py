@@ -9,9 +9,9 @@ from peakward.api import generating
 from peakward.cli import output, parse
 from peakward.cli.vocabulary import ViewOptions, Views, option
 from peakward.records import check
-from peakward.records.case import StoredWeights
+from peakward.records.case import GenerationCache, GenerationPrecision, StoredWeights
 from peakward.records.errors import PeakwardError, quoted
-from peakward.records.generation import AskedStep, GenerationCache, GenerationPrecision
+from peakward.records.generation import AskedStep
 from peakward.report.generation import document, served_document
 
 
@@ -161,11 +161,13 @@ def _common(options: Options) -> dict[str, Any]:
         "temperature": generating.checked_temperature(
             parse.number(temperature, "--temperature"), "--temperature"
         ),
-        "top_k": None if top_k is None else parse.whole(top_k, "--top-k", low=1, high=2**24),
+        "top_k": None
+        if top_k is None
+        else parse.whole(top_k, "--top-k", low=1, high=generating.MOST_TOP_K),
         "top_p": None
         if top_p is None
         else generating.checked_top_p(parse.number(top_p, "--top-p"), "--top-p"),
-        "seed": parse.whole(options.seed, "--seed", low=0, high=2**63 - 1),
+        "seed": parse.whole(options.seed, "--seed", low=0, high=generating.MOST_SEED),
         "precision": options.precision,
         "weights": options.weights,
         "calibration_text": options.calibration_text,

@@ -180,7 +180,7 @@ def test_one_product_is_told_by_batch_and_a_kernel_of_a_gpu_is_absent_on_a_cpu(
         "int8 activations: by batch, the speed of dense weights times 2.00× at 1, 2.00× at 4"
         in told
     )
-    assert len([each for each in said("corners", "cuda") if each.startswith("One product")]) == 5
+    assert len([each for each in said("corners", "cuda") if each.startswith("One product")]) == 3
 
 
 def test_what_failed_is_not_told(setting, gathered):

@@ -93,6 +93,18 @@ def linears(module: nn.Module) -> list[nn.Linear]:
     return [each for each in module.modules() if type(each) is nn.Linear]
 
 
+def round_int4(model: Decoder, *, group: int) -> None:
+    """Rounds the blocks' matrices to nearest in int4, in place, in groups of so many inputs."""
+    for each in linears(model.blocks):
+        each.weight.data = int4_rounded(each.weight.data, group=group).to(each.weight.dtype)
+
+
+def int4_rounded(weight: Tensor, *, group: int) -> Tensor:
+    """The numbers that a weight rounded to nearest in int4 stands for, as kernels multiply by them: (n, k) of
+    fp32."""
+    return reference.int4_rounded(weight, group=group, scale_dtype=SCALE_DTYPE)
+
+
 @torch.no_grad()
 def block_by_block(
     model: Decoder,
