@@ -1,9 +1,8 @@
 """Weights of 8 and 4 bits as torchao keeps them (github.com/pytorch/ao, torchao/quantization).
 
 Our own are held against them. The extra `quant` installs torchao. For each number of bits this is its
-strongest choice. In 8 bits an output has a scale. In 4 bits a group has a scale and an offset, which are sought
-for the least error of the weight (HQQ), and torch's own kernel for tensor cores multiplies
-(`_weight_int4pack_mm`).
+strongest choice. In 8 bits an output has a scale. In 4 bits a group has a scale and an offset, sought for the
+least error of the weight (HQQ), and torch's own kernel for tensor cores multiplies (`_weight_int4pack_mm`).
 """
 
 from typing import Any
