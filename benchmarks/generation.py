@@ -26,10 +26,10 @@ from peakward.lab.inference.drafts import NGrams
 from peakward.lab.inference.fused_step import FusedDecoder, FusedDecoding, FusedStep
 from peakward.lab.inference.generate import text_of
 from peakward.lab.inference.paged import PagedCache
+from peakward.lab.inference.read_bytes import weight_bytes
 from peakward.lab.inference.sequences import ContiguousCache, SequenceCache
 from peakward.lab.inference.serving import Request, serve
 from peakward.lab.inference.speculation import Speculation
-from peakward.lab.inference.text import weight_bytes
 from peakward.lab.models import decoder
 from peakward.models import presets
 from peakward.records.generation import Sampling

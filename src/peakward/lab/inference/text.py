@@ -1,6 +1,6 @@
 """From prompts to texts: a real model, its words and a cache, timed."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from math import ceil
@@ -17,13 +17,12 @@ from peakward.lab.inference.named_drafts import draft_of
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.pretrained import AnyModel, AnyPretrained, attention_of, load_any
 from peakward.lab.inference.quantised import load_quantised
+from peakward.lab.inference.read_bytes import step_bytes
 from peakward.lab.inference.sequences import LIMITED, ContiguousCache
 from peakward.lab.inference.serving import Request, Served, serve
 from peakward.lab.inference.speculation import Speculation
 from peakward.lab.models.decoder import Block, Decoder
-from peakward.lab.models.layers import QuantisedLinear
 from peakward.levers.decode_step import model_obstacle
-from peakward.levers.kv_cache import SCALE_BYTES
 from peakward.levers.precision import fp32_matmuls
 from peakward.records.case import DecodeStep, GenerationCache, GenerationPrecision
 from peakward.records.errors import PeakwardError, quoted
@@ -123,7 +122,7 @@ def continued(
         n_guessed=made.counts.n_guessed,
         n_kept=made.counts.n_kept,
         tokens_per_s=n_decoded / made.text_s if n_decoded else None,
-        bytes_per_step=_step_bytes(found.model, made.positions, drafting, guesses, kept),
+        bytes_per_step=step_bytes(found.model, made.positions, drafting, guesses, STORED[kept]),
         bandwidth=None,
         bandwidth_share=None,
     )
@@ -376,51 +375,6 @@ def _expect_taken(model: AnyModel, role: str, n_prompt: int, n_new: int, guesses
         f"expected {asked} of at most {shape.max_seq_len:,}, which {role}{shape.name} takes, got "
         f"{n_prompt:,}{last}: shorten the prompt, or ask for fewer{' or for another draft' if role else ''}"
     )
-
-
-def _step_bytes(
-    model: AnyModel,
-    positions: float,
-    draft: "AnyModel | None",
-    guesses: int,
-    kept: GenerationCache,
-) -> float | None:
-    """The bytes that a step must read: weights, the keys and values in reach, and a draft's weights for each
-    guess. None where they are not known (`TransformersModel.countable`)."""
-    models = [model] if draft is None else [model, *[draft] * guesses]
-    if not all(isinstance(each, Decoder) or each.countable for each in models):
-        return None
-    shape, stored = model.shape, STORED[kept]
-    per_position = shape.kept_elements * (stored or model.embedding.weight.dtype).itemsize
-    if stored is not None:
-        per_position += 2 * shape.n_layers * shape.n_kv_heads * SCALE_BYTES
-    read = sum(
-        weight_bytes([each] if isinstance(each, Decoder) else each.computing) for each in models
-    )
-    return read + positions * per_position
-
-
-def weight_bytes(parts: Iterable[nn.Module]) -> int:
-    """The bytes of weights that a pass over one token reads.
-
-    They are the parameters of all modules but embeddings, because a pass reads only a row of an embedding
-    for each token. A head reads its whole matrix, also where that matrix is the embedding's. Quantised
-    weights are buffers of their layers. A tensor that several modules share counts once.
-
-    Args:
-        parts: the modules that the pass goes through, with all that are inside them.
-    """
-    read = {
-        id(each): each.nbytes
-        for part in parts
-        for module in part.modules()
-        if not isinstance(module, nn.Embedding)
-        for each in (
-            *module.parameters(recurse=False),
-            *(module.buffers(recurse=False) if isinstance(module, QuantisedLinear) else ()),
-        )
-    }
-    return sum(read.values())
 
 
 def _of_model(model: AnyModel) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Way(NamedTuple):
     """The bits of an element of the blocks' matrices."""
     int8_cache: bool = False
     scale_bytes: int = SCALE_DTYPE.itemsize
-    """What a group's, or an output's, scale takes, with its offset."""
+    """The bytes of the scale of a group or an output, with its offset."""
 
 
 def build(case: QualityCase) -> Work:
