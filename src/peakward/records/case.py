@@ -308,9 +308,9 @@ class SpeculationCase(
     n_new_tokens: int
     """The tokens of each text."""
     temperature: float = 0.0
-    """0: the texts are greedy."""
     precision: GenerationPrecision | None = None
     """The type that passes compute in; None: the one that a generation on the device takes by itself."""
+    weights: StoredWeights = "dense"
     kv_cache: GenerationCache = "static"
     decode_step: DecodeStep = "separate"
     """How each pass over new tokens is made, with guesses and without."""

@@ -88,8 +88,6 @@ def obstacle(best: ModelCase) -> str | None:
         )
     if configuration.kv_cache == "none":
         return "they need a cache of keys and values, got kv-cache none"
-    if configuration.weights != "dense":
-        return f"they are timed beside dense weights, got weights {configuration.weights}"
     if DECODE_STEP.value(configuration) == "fused":
         return guesses_obstacle(configuration.weights, configuration.kv_cache)
     return None
@@ -105,6 +103,7 @@ def texts(model: str, best: ModelCase) -> SpeculationCase:
         n_prompts=N_PROMPTS,
         n_new_tokens=N_NEW_TOKENS,
         precision=configuration.precision if configuration.precision in PRECISIONS else None,
+        weights=configuration.weights,
         kv_cache="int8" if configuration.kv_cache == "int8" else "static",
         decode_step="fused" if DECODE_STEP.value(configuration) == "fused" else "separate",
         device=best.device,

@@ -16,6 +16,7 @@ from peakward.lab.data.text import first_tokens
 from peakward.lab.inference.pretrained import Pretrained, beyond, load
 from peakward.lab.models.decoder import Decoder, rotation
 from peakward.lab.models.layers import SCALE_DTYPE, QuantisedLinear, apply_quantised
+from peakward.levers.precision import fp32_matmuls
 from peakward.levers.weights import CALIBRATED, QUANTISED, SEEN, SIZES, model_obstacle
 from peakward.records.case import Source, StoredWeights
 from peakward.records.errors import PeakwardError
@@ -52,6 +53,20 @@ def load_quantised(
             f"expected a model of Peakward's decoder for weights {weights}: {reason}; transformers computes "
             "it with dense ones"
         )
+    # Whatever the passes multiply in: calibrated weights are rounded by what fp32 makes of a text.
+    with fp32_matmuls("fp32"):
+        return _quantised(name, weights, text=text, attention=attention, device=device, dtype=dtype)
+
+
+def _quantised(
+    name: str,
+    weights: StoredWeights,
+    *,
+    text: Source | None,
+    attention: str,
+    device: str,
+    dtype: torch.dtype,
+) -> Pretrained[Decoder]:
     found = load(name, attention=attention, device=device, dtype=torch.float32)
     model = found.model
     if (reason := model_obstacle(model.shape, weights)) is not None:

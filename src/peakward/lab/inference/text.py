@@ -228,9 +228,7 @@ def _loaded(name: str, asked: GenerationSettings, device: str) -> AnyPretrained:
     how: dict[str, Any] = {"attention": "sdpa", "device": device, "dtype": TYPES[asked.precision]}
     if asked.weights == "dense":
         return load_any(name, **how)
-    # Calibrated weights are rounded in fp32, as a lever's are, even where steps multiply in tf32.
-    with fp32_matmuls("fp32"):
-        return load_quantised(name, asked.weights, text=asked.calibration_text, **how)
+    return load_quantised(name, asked.weights, text=asked.calibration_text, **how)
 
 
 def _as_asked(asked: GenerationSettings) -> dict[str, Any]:
