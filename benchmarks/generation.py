@@ -26,10 +26,10 @@ from peakward.lab.inference.drafts import NGrams
 from peakward.lab.inference.fused_step import FusedDecoder, FusedDecoding, FusedStep
 from peakward.lab.inference.generate import text_of
 from peakward.lab.inference.paged import PagedCache
+from peakward.lab.inference.read_bytes import weight_bytes
 from peakward.lab.inference.sequences import ContiguousCache, SequenceCache
 from peakward.lab.inference.serving import Request, serve
 from peakward.lab.inference.speculation import Speculation
-from peakward.lab.inference.text import weight_bytes
 from peakward.lab.models import decoder
 from peakward.models import presets
 from peakward.records.generation import Sampling
@@ -205,7 +205,8 @@ def steps(report: Report, model: decoder.Decoder, positions: int, rows: int, onl
     at = {"n_rows": rows, "device": "cuda", "dtype": torch.bfloat16}
     kernel = at | {"attention": "flash-decode"}
     contiguous = {"capacity": capacity}
-    pages = {"n_pages": rows * -(-capacity // PAGE_SIZE), "page_size": PAGE_SIZE}
+    n_pages = rows * -(-capacity // PAGE_SIZE)
+    pages = {"n_pages": n_pages, "page_size": PAGE_SIZE, "longest": capacity}
     caches: dict[str, SequenceCache] = {
         "contiguous, sdpa": ContiguousCache(shape, **contiguous, **at),
         "contiguous, kernel": ContiguousCache(shape, **contiguous, **kernel),
@@ -262,6 +263,7 @@ def queue(report: Report, model: decoder.Decoder, n_requests: int) -> None:
             n_rows=16,
             n_pages=16 * 29,
             page_size=PAGE_SIZE,
+            longest=456,
             device="cuda",
             dtype=torch.bfloat16,
             attention="flash-decode",

@@ -14,7 +14,7 @@ from decoding.launches import CACHES, POSITIONS, Kernel
 from peakward.kernels.ops.decode_step.triton.settings import Cut, Split
 from peakward.lab.inference.cache import KVCache
 from peakward.lab.inference.fused_step import Cuts, FusedStep
-from peakward.lab.inference.text import weight_bytes
+from peakward.lab.inference.read_bytes import weight_bytes
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.models.decoder import Decoder, rotation
 from peakward.lab.models.layers import QuantisedLinear

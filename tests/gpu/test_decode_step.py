@@ -114,8 +114,8 @@ def cache_of(model, *, n_rows=1, capacity=700, stored=None):
 
 def pages_of(model, *, n_rows=1, stored=None):
     return PagedCache(
-        model.shape, n_rows=n_rows, n_pages=45 * n_rows, device="cuda", dtype=torch.bfloat16,
-        attention="flash-decode", stored=stored,
+        model.shape, n_rows=n_rows, n_pages=45 * n_rows, longest=720, device="cuda",
+        dtype=torch.bfloat16, attention="flash-decode", stored=stored,
     )  # fmt: skip
 
 

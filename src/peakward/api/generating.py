@@ -23,6 +23,8 @@ from peakward.records.calibration import Calibration
 from peakward.records.case import (
     Configuration,
     DeviceType,
+    GenerationCache,
+    GenerationPrecision,
     ModelCase,
     StoredWeights,
     Workload,
@@ -34,8 +36,6 @@ from peakward.records.generation import (
     AskedStep,
     Bandwidth,
     Generation,
-    GenerationCache,
-    GenerationPrecision,
     GenerationSettings,
     Serving,
     checked_sampling,
@@ -103,6 +103,7 @@ def generate(
         kv_cache: "static": keys and values in the type of weights; "int8": in a byte an element, which rounds
             them and takes half the memory of bf16. On a GPU Peakward's decoder reads it as it is stored; else
             it is widened before each step.
+        device: "cpu" or "cuda"; None: the GPU where there is one.
         db: the database in which a calibration of this machine is looked for, for the share of its bandwidth;
             None: peakward.db where there is one.
 

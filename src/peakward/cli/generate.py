@@ -9,14 +9,12 @@ from peakward.api import generating
 from peakward.cli import output, parse
 from peakward.cli.vocabulary import ViewOptions, Views, option
 from peakward.records import check
-from peakward.records.case import StoredWeights
+from peakward.records.case import GenerationCache, GenerationPrecision, StoredWeights
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.generation import (
     MOST_SEED,
     MOST_TOP_K,
     AskedStep,
-    GenerationCache,
-    GenerationPrecision,
     checked_temperature,
     checked_top_p,
 )

@@ -5,8 +5,14 @@ from typing import NamedTuple, get_args
 from peakward.levers.axis import TRAINING, Axis, Value, spoken, written
 from peakward.levers.decode_step import AXIS as DECODE_STEP
 from peakward.levers.registry import BY_NAME, at_work
-from peakward.records.case import Configuration, DeviceType, StoredWeights
-from peakward.records.generation import DecodeStep, GenerationCache, GenerationPrecision
+from peakward.records.case import (
+    Configuration,
+    DecodeStep,
+    DeviceType,
+    GenerationCache,
+    GenerationPrecision,
+    StoredWeights,
+)
 
 OPTIONS: dict[str, tuple[Value, ...]] = {
     "precision": get_args(GenerationPrecision),
@@ -20,7 +26,7 @@ ALWAYS: dict[DeviceType, dict[str, Value]] = {
     "cuda": {"attention": "flash-decode", "cuda_graphs": True},
 }
 """Settings that every generation has on such a device."""
-REPLACED = ("attention", "norm", "rotation", "gating")
+REPLACED = frozenset(BY_NAME[name].part for name in DECODE_STEP.replaces)
 """Parts that the fused step takes the place of, whatever implements them."""
 
 

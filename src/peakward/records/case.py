@@ -57,6 +57,12 @@ bits with a scale for each output, or in 4 with one for every 128 inputs of an o
 KeptCache = Literal["none", "static", "int8", "fp8"]
 """How a decode step keeps the keys and values of earlier tokens: not at all (it computes all of them again),
 in the compute type, or in a byte an element with a scale for each key and each value of a head."""
+GenerationCache = Literal["static", "int8"]
+"""Keys and values in the type of weights, or in a byte an element with a scale for each head's."""
+GenerationPrecision = Literal["fp32", "tf32", "bf16"]
+"""The precisions of a step that take one type for all that is not quantised."""
+DecodeStep = Literal["fused", "separate"]
+"""A step of decode in Peakward's fused kernels, or operator by operator."""
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -169,8 +175,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     batch_size: int
     """Sequences in one micro-batch."""
     seq_len: int
-    """The sequence length. For `decode`: the positions that each sequence's new token attends to, itself
-    included."""
+    """The sequence length. For `decode`: the positions that each new token attends to, itself included."""
     pass_: Pass = msgspec.field(default="train_step", name="pass")
     accumulate: int = 1
     """Micro-batches whose gradients are summed before the optimiser runs."""
@@ -211,8 +216,7 @@ class ModelCase(
     configuration: Configuration = Configuration()
     device: DeviceType
     memory_limit_bytes: int | None = None
-    """The case is `oom` where it needs more than this: reserved bytes on CUDA, the process's data on a
-    CPU."""
+    """Above it the case is `oom`: reserved bytes on CUDA, the process's data on a CPU."""
 
     @property
     def name(self) -> str:
@@ -304,11 +308,11 @@ class SpeculationCase(
     n_new_tokens: int
     """The tokens of each text."""
     temperature: float = 0.0
-    """0: the texts are greedy."""
-    precision: Literal["fp32", "tf32", "bf16"] | None = None
+    precision: GenerationPrecision | None = None
     """The type that passes compute in; None: the one that a generation on the device takes by itself."""
-    kv_cache: Literal["static", "int8"] = "static"
-    decode_step: Literal["fused", "separate"] = "separate"
+    weights: StoredWeights = "dense"
+    kv_cache: GenerationCache = "static"
+    decode_step: DecodeStep = "separate"
     """How each pass over new tokens is made, with guesses and without."""
     device: DeviceType
     memory_limit_bytes: int | None = None
@@ -389,6 +393,7 @@ class LayoutCase(
 RanksCase = CollectivesCase | LayoutCase
 """Cases of several processes, which a job of ranks answers in the place of a worker."""
 NumericsSubject = Literal["types", "operators", "rounding", "drift", "hunt"]
+Handle = Literal["model", "optimizer", "loader"]
 
 
 class NumericsCase(
@@ -404,9 +409,6 @@ class NumericsCase(
     device: DeviceType
     memory_limit_bytes: int | None = None
     seed: int = 0
-
-
-Handle = Literal["model", "optimizer", "loader"]
 
 
 class StepCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="step"):

@@ -5,7 +5,13 @@ from typing import ClassVar, Literal
 import msgspec
 
 from peakward.records import check
-from peakward.records.case import DeviceType, StoredWeights
+from peakward.records.case import (
+    DecodeStep,
+    DeviceType,
+    GenerationCache,
+    GenerationPrecision,
+    StoredWeights,
+)
 from peakward.records.case import Source as Text
 from peakward.records.measurement import Environment, Interval
 from peakward.records.model_shape import ModelShape
@@ -68,20 +74,8 @@ class Continuation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 Batching = Literal["static", "continuous"]
 """Whether a row waits until all of its batch have ended, or takes the next request when its own text has."""
-
-
-DecodeStep = Literal["fused", "separate"]
-"""A step of decode in Peakward's fused kernels, or operator by operator."""
 AskedStep = Literal["auto", "fused", "separate"]
 """The step that was asked for; auto: fused where the kernels take the model and what is made of it."""
-
-
-GenerationCache = Literal["static", "int8"]
-"""Keys and values in the type of weights, or in a byte an element with a scale for each head's."""
-
-
-GenerationPrecision = Literal["fp32", "tf32", "bf16"]
-"""The precisions of a step that take one type for all that is not quantised."""
 PRECISION: dict[DeviceType, GenerationPrecision] = {"cpu": "fp32", "cuda": "bf16"}
 """The precision on each kind of device, where no other is asked for."""
 
@@ -152,7 +146,8 @@ class Generation(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     n_guessed: int = 0
     """Guessed tokens that the text had room for, before its end."""
     n_kept: int = 0
-    """Guessed tokens that stand in the text: each is a token more than a step makes."""
+    """Guessed tokens that stand in the text: each is a token more than a step makes. The last token of a
+    round counts as the model's own, also where it was guessed rightly, as the end of a text may be."""
     tokens_per_s: float | None
     """Tokens that decode made, of all prompts, in a second until the last text had ended; None where it made
     none. A GPU may make steps beyond that: `decode_s` and `n_steps` have them, this rate has not."""

@@ -44,6 +44,7 @@ def label(case: Case) -> str:
             words = (f"{case.model}, {texts}", f"{case.guesses} guessed by {case.draft}")
             words += (f"temperature {case.temperature:g}",) if case.temperature else ()
             words += (case.precision,) if case.precision else ()
+            words += (f"{case.weights} weights",) if case.weights != "dense" else ()
             words += (f"{case.kv_cache} KV cache",) if case.kv_cache != "static" else ()
             words += ("fused step of decode",) if case.decode_step == "fused" else ()
         case QualityCase():

@@ -5,15 +5,9 @@ import re
 import numpy as np
 
 from peakward.levers.weights import QUANTISED
+from peakward.records.case import DecodeStep
 from peakward.records.errors import printable
-from peakward.records.generation import (
-    Batched,
-    Continuation,
-    DecodeStep,
-    Generation,
-    Sampling,
-    Serving,
-)
+from peakward.records.generation import Batched, Continuation, Generation, Sampling, Serving
 from peakward.records.study import Column, Table
 from peakward.report.document import (
     Code,

@@ -73,7 +73,7 @@ CACHES = (
     "sinks",
     "global",
     "heavy hitters",
-    "int8, int4 weights",
+    "int8, int4:64 weights",
 )
 """The names in `lab.quality.caches.WAYS`."""
 
@@ -249,7 +249,8 @@ def notes(view: View[Kept]) -> tuple[str, ...]:
         f"time. window, sinks, global and heavy hitters keep {part:,} tokens. Their steps tell the loss and "
         "no speed: they are not captured, and read int8, fp8 and int4 widened. Only caches of the decode "
         "steps have times.",
-        "int4 weights are rounded and kept in the compute type.",
+        "int4:64 weights are rounded to the numbers that the kernels of int4 weights multiply by, 64 inputs "
+        "to a scale, and kept in the compute type.",
         *setting.refusals(planned),
     )
 

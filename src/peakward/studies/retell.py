@@ -143,6 +143,7 @@ def _setting(study: Study, scope: Scope) -> Setting:
         has_compiler=not study.complete or any(map(_compiles, cases)),
         has_tokenizers=any(map(_has_byte_pairs, cases)),
         has_smollm2=any(map(_has_smollm2, cases)),
+        has_torchao=any(map(_has_torchao, cases)),
         n_gpus=max(map(_n_gpus, cases), default=0),
     )
 
@@ -174,6 +175,12 @@ def _has_smollm2(case: Case) -> bool:
             return case.way == "smollm2"
         case _:
             return False
+
+
+def _has_torchao(case: Case) -> bool:
+    return (isinstance(case, MicroCase) and case.piece.endswith("torchao")) or (
+        isinstance(case, QualityCase) and case.way.endswith("torchao")
+    )
 
 
 def _n_gpus(case: Case) -> int:

@@ -23,6 +23,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether the package of byte-pair encodings is installed."""
     has_smollm2: bool = False
     """Whether the package of a small real model is installed."""
+    has_torchao: bool = False
+    """Whether torchao is installed."""
     n_gpus: int = 0
     """The visible GPUs."""
 
@@ -87,5 +89,6 @@ def read_setting(environment: Environment, scope: Scope) -> Setting:
         has_compiler=probe.has_compiler(),
         has_tokenizers=probe.has_tokenizers(),
         has_smollm2=probe.has_smollm2(),
+        has_torchao=probe.has_torchao(),
         n_gpus=len(nvml.visible_names()) if environment.device_type == "cuda" else 0,
     )

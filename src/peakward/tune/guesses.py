@@ -7,9 +7,8 @@ import msgspec
 from peakward.levers.decode_step import AXIS as DECODE_STEP
 from peakward.levers.decode_step import guesses_obstacle
 from peakward.levers.in_generation import in_generation
-from peakward.records.case import ModelCase, SpeculationCase
+from peakward.records.case import GenerationPrecision, ModelCase, SpeculationCase
 from peakward.records.errors import OutOfTimeError
-from peakward.records.generation import GenerationPrecision
 from peakward.records.measurement import Interval, Measurement, Protocol, Speculated
 from peakward.records.study import Column, Conclusion, Evidence, Study, Table, Unit
 from peakward.report.columns import spread_column, without_empty
@@ -89,8 +88,6 @@ def obstacle(best: ModelCase) -> str | None:
         )
     if configuration.kv_cache == "none":
         return "they need a cache of keys and values, got kv-cache none"
-    if configuration.weights != "dense":
-        return f"they are timed beside dense weights, got weights {configuration.weights}"
     if DECODE_STEP.value(configuration) == "fused":
         return guesses_obstacle(configuration.weights, configuration.kv_cache)
     return None
@@ -105,7 +102,8 @@ def texts(model: str, best: ModelCase) -> SpeculationCase:
         guesses=N_GUESSED,
         n_prompts=N_PROMPTS,
         n_new_tokens=N_NEW_TOKENS,
-        precision=next((each for each in PRECISIONS if each == configuration.precision), None),
+        precision=configuration.precision if configuration.precision in PRECISIONS else None,
+        weights=configuration.weights,
         kv_cache="int8" if configuration.kv_cache == "int8" else "static",
         decode_step="fused" if DECODE_STEP.value(configuration) == "fused" else "separate",
         device=best.device,

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from msgspec.structs import replace
 
 import peakward as pw
-from gguf_files import TOKENS, small_model
+from gguf_files import FIELDS, TOKENS, small_model
 from peakward.api import generating
 from peakward.api.machine import Machine
 from peakward.cli.generate import read
@@ -125,6 +125,17 @@ def test_a_draft_of_other_tokens_is_refused(model, in_tmp):
     (in_tmp / "other.gguf").write_bytes(swapped)
     with pytest.raises(pw.PeakwardError, match="a draft with the tokens of small, got other with"):
         made(model, guesses=2, draft="other.gguf")
+
+
+def test_a_text_that_the_draft_is_too_short_for_is_refused(model, in_tmp, monkeypatch):
+    monkeypatch.setitem(FIELDS, "llama.context_length", 20)
+    small_model(in_tmp / "short.gguf")
+    said = (
+        "a prompt and new tokens of at most 20, which the draft short takes, got 1 and 20: shorten"
+    )
+    with pytest.raises(pw.PeakwardError, match=f"expected {said}.* or for another draft$"):
+        made(model, "hell", guesses=2, draft="short.gguf", max_new_tokens=20)
+    made(model, "hell", guesses=2, draft="short.gguf", max_new_tokens=19)
 
 
 def test_the_share_of_bandwidth_is_of_what_a_step_reads(model, in_tmp):

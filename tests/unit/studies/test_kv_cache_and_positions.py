@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from peakward.lab.levers.model_step import ModelStep
+from peakward.lab.quality import caches
 from peakward.prediction.inference.cost import largest_batch_size
 from peakward.records.case import ModelCase, QualityCase
 from peakward.records.inference import ServingWorkload
@@ -23,6 +24,10 @@ def given(readings, quality):
         else each
         for each in readings
     )
+
+
+def test_each_cache_is_one_that_the_lab_reads_through():
+    assert tuple(caches.WAYS) == kv_cache.CACHES
 
 
 def test_heads_are_shared_where_there_are_enough(setting):

@@ -2,9 +2,10 @@
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from peakward.lab.quality import weights
-from peakward.records.case import ModelCase, QualityCase
+from peakward.records.case import MicroCase, ModelCase, QualityCase
 from peakward.records.measurement import Losses, Quality
 from peakward.studies import quantization
 from peakward.studies.engine import view
@@ -54,11 +55,12 @@ def test_the_ways_are_those_that_can_be_read():
     assert tuple(weights.WAYS) == rounding.WAYS
 
 
-def test_a_cpu_times_dense_weights_alone_and_says_why(setting):
+def test_a_cpu_times_dense_weights_and_int8_and_says_why(setting):
     here = setting("small", "cpu")
     seen = view(quantization.points(here), Readings(), here)
-    assert [row.name for row in quantization.steps(seen)] == ["dense"] * 4
-    assert [quantization.batch_of(row) for row in quantization.steps(seen)] == [1, 4, 16, 64]
+    steps = [(row.name, quantization.batch_of(row)) for row in quantization.steps(seen)]
+    assert steps == [(name, batch) for batch in (1, 4, 16, 64) for name in ("dense", "int8")]
+    assert {row.case.configuration.precision for row in quantization.steps(seen)} == {"bf16"}
     assert [row.name for row in rounding.readings(seen)] == list(rounding.WAYS)
     assert any(each.startswith("Not run: ") for each in quantization.notes(seen))
 
@@ -149,16 +151,30 @@ def test_a_gpu_tells_the_recipe_by_batch(said):
     assert any("of its speed at a batch of 1 and at" in each for each in found)
 
 
+def reasons(here):
+    """Of each product that cannot be timed."""
+    of_products = (each for each in quantization.points(here) if isinstance(each.case, MicroCase))
+    return {each.name: each.absent for each in of_products if each.absent is not None}
+
+
 def test_one_product_is_told_by_batch_and_a_kernel_of_a_gpu_is_absent_on_a_cpu(
     setting, said, monkeypatch
 ):
     here = setting("small", "cpu")
-    absent = {point.name for point in quantization.points(here) if point.absent is not None}
-    assert absent == set(quantization.KERNELS)
-    assert not any(point.absent for point in quantization.points(setting()))
+    whole = replace(setting(), has_torchao=True)
+    assert reasons(replace(here, has_torchao=True)) == dict.fromkeys(
+        quantization.KERNELS, quantization.NEEDS_A_GPU
+    )
+    assert reasons(whole) == {}
+    assert reasons(replace(whole, has_compiler=False)) == dict.fromkeys(
+        rounding.OF_TORCHAO, quantization.NEEDS_A_COMPILER
+    )
+    assert reasons(setting()) == dict.fromkeys(rounding.OF_TORCHAO, rounding.NEEDS_TORCHAO)
     monkeypatch.setitem(SLOWNESS, "int8 activations", 0.5)
     (told,) = [
-        each for each in said() if each.startswith("One product with a weight of 8,192 × 2,048")
+        each
+        for each in said()
+        if each.startswith("One product with a weight of 8,192 × 2,048, int8 activations")
     ]
     assert (
         "int8 activations: by batch, the speed of dense weights times 2.00× at 1, 2.00× at 4"

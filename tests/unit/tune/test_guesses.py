@@ -76,6 +76,13 @@ def test_texts_are_made_as_the_best_has_its_steps():
     assert where.costs_s == [1.0 + 2 * (N_PROMPTS + 1) * N_NEW_TOKENS * 0.01]
 
 
+def test_texts_have_the_weights_of_the_best():
+    where = Device()
+    tried(best({"precision": "bf16", "weights": "int8"}, device="cpu"), where)
+    (case,) = where.measured
+    assert (case.precision, case.weights, case.decode_step) == ("bf16", "int8", "separate")
+
+
 def test_what_a_generation_has_no_option_for_is_named_and_left_out():
     where = Device()
     found = tried(best({"compile": "default", "precision": "bf16-mixed"}, device="cpu"), where)
@@ -92,7 +99,7 @@ def test_what_a_generation_has_no_option_for_is_named_and_left_out():
     ("settings", "others", "said"),
     [
         (FUSED, {"batch_size": 4}, "for one text at a time, got a batch of 4: give --batch-size 1"),
-        ({"precision": "bf16", "weights": "int8"}, {}, "beside dense weights, got weights int8"),
+        (FUSED | {"weights": "int8"}, {}, "dense weights beside guesses"),
         ({"kv_cache": "none"}, {}, "they need a cache of keys and values, got kv-cache none"),
         (FUSED | {"kv_cache": "int8"}, {}, "in the compute type beside guesses"),
     ],

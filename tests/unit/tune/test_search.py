@@ -17,7 +17,7 @@ from peakward.records.measurement import (
     Summary,
     Validity,
 )
-from peakward.tune import trials
+from peakward.tune import outlook, trials
 from peakward.tune.costs import LEAST_PROCESSES
 from peakward.tune.lever_stack import LeverStack
 from peakward.tune.outlook import bounds_of, bounds_of_waits, own_values
@@ -122,12 +122,23 @@ def test_of_several_findings_the_largest_says_what_a_lever_may_gain(studies):
     told = studies.diagnosis()
     first = told.findings[0]
     smaller = replace(first, bound=1.1)
-    unknown = replace(first, bound=None)
+    unknown = replace(first, bound=None, share=None)
     named = {gain.lever for gain in first.gains}
     assert named
     assert bounds_of([replace(told, findings=(unknown, smaller, first))]) == dict.fromkeys(
         named, 1 / first.bound
     )
+
+
+def test_a_finding_that_bounds_no_gain_is_expected_to_leave_the_rest(studies):
+    told = studies.diagnosis()
+    first = replace(told.findings[0], bound=None)
+    shares = {0.9: pytest.approx(0.1), 1.0: outlook.LEAST_LEFT, None: None}
+    for share, left in shares.items():
+        found = bounds_of([replace(told, findings=(replace(first, share=share),))])
+        assert found == ({} if left is None else {gain.lever: left for gain in first.gains})
+    of_memory = replace(first, share=0.9, held_back_bytes=1 << 30)
+    assert bounds_of([replace(told, findings=(of_memory,))]) == {}
 
 
 def test_what_gains_in_a_graph_alone_is_tried_with_one():

@@ -49,8 +49,15 @@ class Drafter(Protocol):
     def check(self, vocab_size: int) -> None:
         """Raises PeakwardError unless its tokens are those of a model of so many."""
 
+    def fits(self, prompt: Sequence[int], n_new: int) -> bool:
+        """Whether there is room now for a prompt and so many tokens to come, in an empty row.
+
+        Raises:
+            PeakwardError: there never is.
+        """
+
     def admit(self, row: int, prompt: Sequence[int], n_new: int) -> None:
-        """Hears of a prompt in an empty row, with so many tokens to come at most."""
+        """Hears of a prompt that fits, in an empty row, with so many tokens to come at most."""
 
     def release(self, row: int) -> None:
         """Hears that a row is empty."""
@@ -65,6 +72,10 @@ class NGrams:
 
     def check(self, vocab_size: int) -> None:
         """See `Drafter`. It knows no tokens but the text's."""
+
+    def fits(self, prompt: Sequence[int], n_new: int) -> bool:  # noqa: ARG002 (it keeps nothing)
+        """See `Drafter`."""
+        return True
 
     def admit(self, row: int, prompt: Sequence[int], n_new: int) -> None:
         """See `Drafter`."""
@@ -101,8 +112,8 @@ def looked_up(ids: Tensor, n: Tensor, k: int, longest: int = LONGEST_NGRAM) -> T
 class ModelDraft:
     """Guesses as a smaller model of the same tokens goes on.
 
-    Its cache lacks the last token that it guessed, where all were right. So each guess begins with the last
-    two tokens of the text, at the price of one, for a step's time is that of reading the weights.
+    If all guesses were right, the draft's cache does not yet hold the last of them. So each guess begins with
+    the last two tokens of the text, at the price of one, for a step's time is that of reading the weights.
 
     How many tokens a row holds follows from its text, guess by guess. Between guesses `held` is 0 in every
     row, as a prompt finds it in an empty one: a guess moves the rows without a text too.
@@ -132,14 +143,14 @@ class ModelDraft:
                 f"{own:,}: the model must be able to score its tokens"
             )
 
-    def admit(self, row: int, prompt: Sequence[int], n_new: int) -> None:
+    def fits(self, prompt: Sequence[int], n_new: int) -> bool:
         """See `Drafter`."""
-        if not self.cache.fits(prompt, n_new):
-            raise PeakwardError(
-                f"expected room for {len(prompt):,} tokens and {n_new:,} to come in the draft's cache, got "
-                "too little: make a larger one"
-            )
-        self.cache.prefill(self.model, row, prompt)
+        return self.cache.fits(prompt, n_new)
+
+    def admit(self, row: int, prompt: Sequence[int], n_new: int) -> None:
+        """See `Drafter`. A token that only the model knows stands as the draft's last one, as in guesses."""
+        last = self.cache.shape.vocab_size - 1
+        self.cache.prefill(self.model, row, [min(each, last) for each in prompt])
         self.cache.reserve(row, n_new)
 
     def release(self, row: int) -> None:

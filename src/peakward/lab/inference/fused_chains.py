@@ -73,8 +73,7 @@ def cuts_by_rule(weights: Weights, rule: Callable[..., C]) -> Cuts[C]:
         head=of(weights.head),
         attention=split_for(
             n_pairs=held.n_sequences * held.kv_heads,
-            # Sequences share the pages: one of the mean length is cut well.
-            capacity=held.capacity // (held.n_sequences if held.page_size else 1),
+            capacity=held.capacity,
             n_multiprocessors=multiprocessors_of(held.keys.device),
             narrow=held.k_scale is not None,
         ),

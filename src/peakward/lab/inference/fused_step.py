@@ -89,9 +89,10 @@ class FusedStep:
 
 
 class FusedDecoder(nn.Module):
-    """A decoder of which a pass of up to 16 tokens in all behind those of a cache is a fused step; prompts,
-    passes of more tokens, and those of several of a sequence that `guesses_obstacle` is against, go through
-    its modules. It is called as the decoder is, and is for one cache.
+    """A decoder that makes a pass as one fused step if the pass has at most 16 new tokens in all.
+
+    Prompts, passes of more tokens, and passes of several tokens of a sequence that `guesses_obstacle` is
+    against go through its modules. It is called as the decoder is, and is for one cache.
 
     The step reads its positions on the device, so that one captured step serves every length.
 

@@ -23,7 +23,8 @@ def draft_of(
     """The model that guesses; None where the text's own words do.
 
     Raises:
-        PeakwardError: as `continued`, of a draft.
+        PeakwardError: a draft with other tokens than the model's, or one that is not there or cannot be read;
+            blocks that the model does not have; blocks to leave out of a model that transformers computes.
     """
     if named == NGRAMS:
         return None

@@ -2,8 +2,12 @@
 
 After PagedAttention (Kwon et al. 2023): a row's table lists the pages that hold its tokens, in order, so that
 memory is taken a page at a time and no row needs neighbouring pages. Full pages of a prompt are shared with
-every later prompt that begins alike. A copy of a row (`fork`) shares its last page too, which is copied when
-one of them writes to it. A page that no row lists any more is free for any other.
+every later prompt that begins alike, and full pages of a row with its copies (`fork`). A page that no row
+lists any more is free for any other.
+
+A row's next tokens go to pages that no other row lists, so that a step need not ask and can be captured. What
+would break that is copied at once: a row's last page by `fork` where it is partly filled, and a shared page
+by `trim` where it cuts it.
 
 Pages of fewer bits (`storage.empty`) hold their scales too, which are shared and copied with them. A prompt
 attends to itself before it is stored, but to a beginning that others have stored as it is stored: its numbers
@@ -35,20 +39,21 @@ class Pages:
         self._of_tokens: dict[tuple[int | None, tuple[int, ...]], int] = {}
         self._tokens_of: dict[int, tuple[int | None, tuple[int, ...]]] = {}
 
-    def take(self) -> int:
-        """A free page, with one user.
+    def take(self, n: int) -> list[int]:
+        """So many free pages, each with one user.
 
         Raises:
-            PeakwardError: there is none.
+            PeakwardError: there are fewer; then none is taken.
         """
-        if not self.free:
+        if n > len(self.free):
             raise PeakwardError(
-                f"expected a free page, got all {len(self.n_users):,} in use: release a sequence, or make "
-                "a cache of more pages"
+                f"expected {n:,} free page{'' if n == 1 else 's'}, got {len(self.free):,} of "
+                f"{len(self.n_users):,}: release a sequence, or make a cache of more pages"
             )
-        page = self.free.pop()
-        self.n_users[page] = 1
-        return page
+        taken = [self.free.pop() for _ in range(n)]
+        for page in taken:
+            self.n_users[page] = 1
+        return taken
 
     def share(self, page: int) -> int:
         """The page, with a user more."""
@@ -69,7 +74,7 @@ class Pages:
             self._tokens_of[page] = before, tokens
 
     def forget(self, page: int) -> None:
-        """Knows no tokens of the page any more, because others are written to it."""
+        """Knows no tokens of the page any more, because others will be written to it."""
         if page in self._tokens_of:
             del self._of_tokens[self._tokens_of.pop(page)]
 
@@ -90,6 +95,7 @@ class PagedCache(SequenceCache):
         n_rows: int,
         n_pages: int,
         page_size: int = 16,
+        longest: int | None = None,
         dtype: torch.dtype,
         stored: torch.dtype | None = None,
         **others: Any,
@@ -97,22 +103,25 @@ class PagedCache(SequenceCache):
         """The others are `SequenceCache`'s: device, attention.
 
         Args:
+            longest: the most tokens of a row, which its table has room for; None: as many as all pages have,
+                so that all tables together grow by the square of the rows.
             dtype: of the elements that are read.
             stored: how they are held, see `storage.empty`; None: as `dtype`.
 
         Raises:
             PeakwardError: as `storage.empty`.
         """
-        super().__init__(shape, n_rows=n_rows, limit=n_pages * page_size, **others)
+        n_tokens = n_pages * page_size
+        limit = n_tokens if longest is None else min(longest, n_tokens)
+        super().__init__(shape, n_rows=n_rows, limit=limit, **others)
         device = self.device
         self.page_size = check.whole(page_size, "page_size", low=1, high=MOST_SLOTS)
         self.pages = Pages(n_pages)
         self.tables: list[list[int]] = [[] for _ in range(n_rows)]
         self.spare = n_pages
         """A page of no row. Rows that wait write to it, and what is there is never seen."""
-        self.block_table = torch.full(
-            (n_rows, n_pages), self.spare, dtype=torch.int32, device=device
-        )
+        width = ceil(self.limit / page_size)
+        self.block_table = torch.full((n_rows, width), self.spare, dtype=torch.int32, device=device)
         """The tables again, on the device, with the spare page behind a row's own."""
         size = (shape.n_layers, n_pages + 1, shape.n_kv_heads, page_size)
         self.dtype = dtype
@@ -133,31 +142,38 @@ class PagedCache(SequenceCache):
         return found
 
     def fork(self, row: int, onto: int) -> None:
-        """Makes an empty row hold what another holds, in the same pages.
+        """Makes an empty row hold what another holds, in the same pages but for the last one where that is
+        partly filled, which is copied.
 
         Raises:
             ValueError: a row that has pages already.
+            PeakwardError: no page is free for the copy.
         """
         if self.tables[onto]:
             raise ValueError(
                 f"expected an empty row, got {self.lengths[onto]} tokens and {len(self.tables[onto])} pages "
                 f"in row {onto}: release it first"
             )
-        # Pages behind these are reserved: the row alone writes its next tokens there.
-        n_held = ceil(self.lengths[row] / self.page_size)
-        self.tables[onto] = [self.pages.share(page) for page in self.tables[row][:n_held]]
+        full, part, _reserved = self._parted(row, self.lengths[row])
+        copies = [self._copied(page) for page in part]
+        self._list(onto, [self.pages.share(page) for page in full] + copies)
         self._set_length(onto, self.lengths[row])
-        self._show(onto)
 
     def trim(self, row: int, length: int) -> None:
-        super().trim(row, length)
-        kept = ceil(length / self.page_size)
+        """See `SequenceCache`. A shared page that is kept in part is copied, for the row's next tokens.
+
+        Raises:
+            PeakwardError: no page is free for the copy; the row is as it was.
+        """
+        full, part, behind = self._parted(row, length)
+        kept = [self._own(page) for page in part]
         # The last one first: a page is forgotten before the page that it stands behind.
-        for page in reversed(self.tables[row][kept:]):
+        for page in reversed(behind):
             self.pages.drop(page)
-        if self.tables[row][kept:]:
-            del self.tables[row][kept:]
-            self._show(row)
+        super().trim(row, length)
+        self.tables[row] = full
+        self.block_table[row, len(full) :] = self.spare
+        self._list(row, kept)
 
     def fits(self, ids: Sequence[int], n: int) -> bool:
         super().fits(ids, n)
@@ -200,9 +216,11 @@ class PagedCache(SequenceCache):
 
     def _take_known(self, row: int, ids: Sequence[int]) -> int:
         """Lists the pages that hold the first tokens already."""
-        self.tables[row] = [self.pages.share(page) for page in self._known(ids)]
-        self._set_length(row, len(self.tables[row]) * self.page_size)
-        self._show(row)
+        if self.tables[row]:  # Pages that were reserved for an empty row.
+            self.release(row)
+        known = [self.pages.share(page) for page in self._known(ids)]
+        self._list(row, known)
+        self._set_length(row, len(known) * self.page_size)
         return self.lengths[row]
 
     def _known(self, ids: Sequence[int]) -> list[int]:
@@ -217,32 +235,39 @@ class PagedCache(SequenceCache):
 
     def _make_room(self, rows: slice, n: int) -> None:
         for row in range(len(self.tables))[rows]:
-            table, length = self.tables[row], self.lengths[row]
-            before, written = list(table), length // self.page_size
-            try:
-                if written < len(table) and self.pages.n_users[table[written]] > 1:
-                    table[written] = self._copied(table[written])
-                elif written < len(table):
-                    self.pages.forget(table[written])
-                while len(table) * self.page_size < length + n:
-                    table.append(self.pages.take())
-            finally:
-                if table != before:
-                    self._show(row)
+            n_needed = ceil((self.lengths[row] + n) / self.page_size)
+            self._list(row, self.pages.take(max(0, n_needed - len(self.tables[row]))))
 
-    def _copied(self, page: int) -> int:
-        """A page of one's own with what a shared one holds."""
-        own = self.pages.take()
-        for held in self.storage.parts:
-            held[:, own] = held[:, page]
+    def _parted(self, row: int, length: int) -> tuple[list[int], list[int], list[int]]:
+        """The pages of a row that its first tokens fill, the one that they fill in part, if any, and those
+        behind."""
+        table, size = self.tables[row], self.page_size
+        n_full, n_held = length // size, ceil(length / size)
+        return table[:n_full], table[n_full:n_held], table[n_held:]
+
+    def _own(self, page: int) -> int:
+        """A row's page, to be written to by it alone: a copy of a shared one."""
+        if self.pages.n_users[page] == 1:
+            self.pages.forget(page)
+            return page
+        own = self._copied(page)
         self.pages.drop(page)
         return own
+
+    def _copied(self, page: int) -> int:
+        (copy,) = self.pages.take(1)
+        for held in self.storage.parts:
+            held[:, copy] = held[:, page]
+        return copy
 
     def _set_length(self, row: int, length: int) -> None:
         self.lengths[row] = length
         self.held[row] = length
 
-    def _show(self, row: int) -> None:
-        table = self.tables[row]
-        whole = [*table, *[self.spare] * (self.block_table.shape[1] - len(table))]
-        self.block_table[row] = sent(whole, torch.int32, self.device)
+    def _list(self, row: int, pages: list[int]) -> None:
+        """Adds pages to a row's table, and sends these alone to the device."""
+        if pages:
+            table = self.tables[row]
+            first = len(table)
+            table += pages
+            self.block_table[row, first : len(table)] = sent(pages, torch.int32, self.device)

@@ -16,6 +16,7 @@ from peakward.lab.data.text import first_tokens
 from peakward.lab.inference.pretrained import Pretrained, beyond, load
 from peakward.lab.models.decoder import Decoder, rotation
 from peakward.lab.models.layers import SCALE_DTYPE, QuantisedLinear, apply_quantised
+from peakward.levers.precision import fp32_matmuls
 from peakward.levers.weights import CALIBRATED, QUANTISED, SEEN, SIZES, model_obstacle
 from peakward.records.case import Source, StoredWeights
 from peakward.records.errors import PeakwardError
@@ -52,6 +53,20 @@ def load_quantised(
             f"expected a model of Peakward's decoder for weights {weights}: {reason}; transformers computes "
             "it with dense ones"
         )
+    # Whatever the passes multiply in: calibrated weights are rounded by what fp32 makes of a text.
+    with fp32_matmuls("fp32"):
+        return _quantised(name, weights, text=text, attention=attention, device=device, dtype=dtype)
+
+
+def _quantised(
+    name: str,
+    weights: StoredWeights,
+    *,
+    text: Source | None,
+    attention: str,
+    device: str,
+    dtype: torch.dtype,
+) -> Pretrained[Decoder]:
     found = load(name, attention=attention, device=device, dtype=torch.float32)
     model = found.model
     if (reason := model_obstacle(model.shape, weights)) is not None:
@@ -91,6 +106,18 @@ def quantise(model: Decoder, weights: StoredWeights, seen: Tensor | None) -> Non
 def linears(module: nn.Module) -> list[nn.Linear]:
     """The dense linear layers of a module."""
     return [each for each in module.modules() if type(each) is nn.Linear]
+
+
+def round_int4(model: Decoder, *, group: int) -> None:
+    """Rounds the blocks' matrices to nearest in int4, in place, in groups of so many inputs."""
+    for each in linears(model.blocks):
+        each.weight.data = int4_rounded(each.weight.data, group=group).to(each.weight.dtype)
+
+
+def int4_rounded(weight: Tensor, *, group: int) -> Tensor:
+    """The numbers that a weight rounded to nearest in int4 stands for, as kernels multiply by them: (n, k) of
+    fp32."""
+    return reference.int4_rounded(weight, group=group, scale_dtype=SCALE_DTYPE)
 
 
 @torch.no_grad()

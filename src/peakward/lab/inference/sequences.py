@@ -143,9 +143,7 @@ class SequenceCache(ABC):
             PeakwardError: they are more than the cache has room for.
         """
         n = ids.shape[1]
-        if (longest := max(self.lengths[rows]) + n) > self.limit:
-            raise self._too_long(longest, f"one of {longest:,}")
-        self._make_room(rows, n)
+        self._take_room(rows, n)
         with unplanned():
             found: Tensor = model(ids, cache=Pass(self, rows, n), n_logits=n_logits)
         self.lengths[rows] = [length + n for length in self.lengths[rows]]
@@ -174,7 +172,7 @@ class SequenceCache(ABC):
 
     def span(self, longest: int, n: int = 1) -> int:
         """The `longest` for which a step of n tokens is captured that serves rows of up to this many."""
-        if self.limit == inf or (self.attention == DECODE and self.attends(n)):
+        if self.limit == inf or self.attends(n):
             return n + 1  # A captured step reads what is held, or a whole ring.
         return min(int(self.limit), max(LEAST_SPAN, 1 << (longest - 1).bit_length()))
 
@@ -188,19 +186,13 @@ class SequenceCache(ABC):
             raise self._too_long(longest, f"{len(ids):,} and {n:,} to come")
         return True
 
-    def _too_long(self, longest: int, got: str) -> PeakwardError:
-        """The refusal of so many tokens, which says whether a larger cache would help."""
-        most = self.shape.max_seq_len if self.shape.positions in LIMITED else inf
-        limit, advice = f"{self.limit:,} tokens", f"make a cache for {longest:,}"
-        if longest > most:
-            limit, advice = f"{most:,} tokens, which {self.shape.name} takes", "shorten the prompt"
-        return PeakwardError(
-            f"expected sequences of at most {limit}, got {got}: {advice}, or ask for fewer tokens"
-        )
-
     def reserve(self, row: int, n: int) -> None:
-        """Gets ready for n more tokens in a row, so that its steps ask for nothing."""
-        self._make_room(slice(row, row + 1), n)
+        """Gets ready for n more tokens in a row, so that its steps ask for nothing.
+
+        Raises:
+            PeakwardError: they are more than the cache has room for.
+        """
+        self._take_room(slice(row, row + 1), n)
 
     def release(self, row: int) -> None:
         """Empties a row."""
@@ -250,6 +242,21 @@ class SequenceCache(ABC):
     def _take_known(self, row: int, ids: Sequence[int]) -> int:  # noqa: ARG002 (none, in most)
         """Takes into an empty row the first of these tokens whose keys and values are there; how many."""
         return 0
+
+    def _take_room(self, rows: slice, n: int) -> None:
+        if (longest := max(self.lengths[rows]) + n) > self.limit:
+            raise self._too_long(longest, f"one of {longest:,}")
+        self._make_room(rows, n)
+
+    def _too_long(self, longest: int, got: str) -> PeakwardError:
+        """The refusal of so many tokens, which says whether a larger cache would help."""
+        most = self.shape.max_seq_len if self.shape.positions in LIMITED else inf
+        limit, advice = f"{self.limit:,} tokens", f"make a cache for {longest:,}"
+        if longest > most:
+            limit, advice = f"{most:,} tokens, which {self.shape.name} takes", "shorten the prompt"
+        return PeakwardError(
+            f"expected sequences of at most {limit}, got {got}: {advice}, or ask for fewer tokens"
+        )
 
     def _make_room(self, rows: slice, n: int) -> None:  # noqa: B027 (most have it already)
         """Gets ready for n more tokens in these rows."""

@@ -29,7 +29,8 @@ class Counts(NamedTuple):
     n_guessed: int
     """Guessed tokens that the text had room for, before its end."""
     n_kept: int
-    """Guessed tokens that stand in it."""
+    """Guessed tokens that stand in it. The last token of a round counts as the model's own, also where it was
+    guessed rightly, as the end of a text may be."""
     accepted: tuple[int, ...]
     """The rounds of active rows in which 0, 1, … of the guessed tokens were accepted."""
 
@@ -106,6 +107,11 @@ class Speculation(Decoding):
         )
         self._counts = torch.zeros(2, dtype=torch.int64, device=device)
         self._accepted = torch.zeros(n_guessed + 1, dtype=torch.int64, device=device)
+
+    def fits(self, prompt: Sequence[int], n_new: int) -> bool:
+        """See `Decoding`. The drafter has room for it too."""
+        fits = super().fits(prompt, n_new)
+        return self.drafter.fits(prompt, n_new + self.n_extra) and fits
 
     def admit(self, row: int, prompt: Sequence[int], n_new: int, number: int) -> None:
         """See `Decoding`."""

@@ -12,11 +12,15 @@ from peakward.lab.inference.decoding import Decoding
 from peakward.lab.inference.drafts import Guess, NGrams, Text
 from peakward.lab.inference.generate import Generated, generate, wait
 from peakward.lab.inference.named_drafts import draft_of
-from peakward.lab.inference.pretrained import AnyModel, attention_of, load
+from peakward.lab.inference.pretrained import AnyModel, Pretrained, attention_of, load
+from peakward.lab.inference.quantised import load_quantised
 from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.inference.speculation import Speculation
 from peakward.lab.inference.text import STORED, TYPES, decoding_of, loop_of, stepped, taken
+from peakward.lab.models.decoder import Decoder
+from peakward.lab.models.layers import n_weights
 from peakward.levers.precision import fp32_matmuls
+from peakward.levers.weights import CALIBRATED, TEXT
 from peakward.records.case import SpeculationCase
 from peakward.records.errors import PeakwardError
 from peakward.records.generation import PRECISION, Sampling
@@ -82,12 +86,11 @@ def speculated(case: SpeculationCase, told: Callable[[int], None]) -> Texts:
 def _texts(case: SpeculationCase, dtype: torch.dtype, told: Callable[[int], None]) -> Texts:
     """
     Raises:
-        PeakwardError: a fused step of a model that its kernels do not take, or what `pretrained.load` and
+        PeakwardError: a fused step of a model that its kernels do not take, or what `_loaded` and
             `named_drafts.draft_of` raise.
     """
     device, step = case.device, case.decode_step
-    found = load(case.model, attention="sdpa", device=device, dtype=dtype)
-    found = found._replace(ends=frozenset())
+    found = _loaded(case, dtype)._replace(ends=frozenset())
     if taken(found.model, step) != step:
         raise PeakwardError(
             f"expected a model that the fused step takes, got {found.model.shape.name}: make a case with "
@@ -143,8 +146,20 @@ def _texts(case: SpeculationCase, dtype: torch.dtype, told: Callable[[int], None
     )
 
 
+def _loaded(case: SpeculationCase, dtype: torch.dtype) -> Pretrained[Decoder]:
+    """
+    Raises:
+        PeakwardError: what `pretrained.load` and `load_quantised` raise.
+    """
+    how: dict[str, Any] = {"attention": "sdpa", "device": case.device, "dtype": dtype}
+    if case.weights == "dense":
+        return load(case.model, **how)
+    text = TEXT if case.weights in CALIBRATED else None
+    return load_quantised(case.model, case.weights, text=text, **how)
+
+
 def _n_parameters(model: nn.Module) -> int:
-    return sum(each.numel() for each in model.parameters())
+    return sum(each.numel() for each in model.parameters()) + n_weights(model)
 
 
 @torch.inference_mode()

@@ -1,6 +1,6 @@
 """From prompts to texts: a real model, its words and a cache, timed."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from math import ceil
@@ -17,24 +17,21 @@ from peakward.lab.inference.named_drafts import draft_of
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.pretrained import AnyModel, AnyPretrained, attention_of, load_any
 from peakward.lab.inference.quantised import load_quantised
+from peakward.lab.inference.read_bytes import step_bytes
 from peakward.lab.inference.sequences import LIMITED, ContiguousCache
 from peakward.lab.inference.serving import Request, Served, serve
 from peakward.lab.inference.speculation import Speculation
 from peakward.lab.models.decoder import Block, Decoder
-from peakward.lab.models.layers import QuantisedLinear
 from peakward.levers.decode_step import model_obstacle
-from peakward.levers.kv_cache import SCALE_BYTES
 from peakward.levers.precision import fp32_matmuls
+from peakward.records.case import DecodeStep, GenerationCache, GenerationPrecision
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.generation import (
     AskedStep,
     Batched,
     Batching,
     Continuation,
-    DecodeStep,
     Generation,
-    GenerationCache,
-    GenerationPrecision,
     GenerationSettings,
     Sampling,
     Serving,
@@ -87,21 +84,21 @@ def continued(
 
     Raises:
         PeakwardError: what `load_any` and `load_quantised` raise; an empty prompt, or one that is longer than
-            the model takes with its new tokens; a draft that has other tokens or that is not there; a fused
-            step that was asked for and cannot be taken.
+            the model or the draft takes with its new tokens; a draft that has other tokens or that is not
+            there; a fused step that was asked for and cannot be taken.
     """
     device, dtype = environment.device_type, TYPES[asked.precision]
     found = _loaded(name, asked, device)
     step, reason = _step_of(found.model, asked.decode_step, not_fused)
     drafting = draft_of(found, draft, device, dtype) if guesses else None
     warm_up = min(WARM_UP_TOKENS, max_new_tokens)
-    ids = _encoded(found, prompts, max_new_tokens, guesses)
+    ids = _encoded(found, prompts, max_new_tokens, guesses, drafting)
     kept = asked.kv_cache
     how: dict[str, Any] = {"guesses": guesses, "draft": drafting, "step": step, "kept": kept}
     with fp32_matmuls(asked.precision):
         generate(decoding_of(found, ids, by, warm_up, **how), ids)
         began = perf_counter()
-        ids = _encoded(found, prompts, max_new_tokens, guesses)
+        ids = _encoded(found, prompts, max_new_tokens, guesses, drafting)
         encode_s = perf_counter() - began
         made = generate(decoding_of(found, ids, by, max_new_tokens, **how), ids)
     n_decoded = sum(len(new) - 1 for new in made.tokens)
@@ -125,7 +122,7 @@ def continued(
         n_guessed=made.counts.n_guessed,
         n_kept=made.counts.n_kept,
         tokens_per_s=n_decoded / made.text_s if n_decoded else None,
-        bytes_per_step=_step_bytes(found.model, made.positions, drafting, guesses, kept),
+        bytes_per_step=step_bytes(found.model, made.positions, drafting, guesses, STORED[kept]),
         bandwidth=None,
         bandwidth_share=None,
     )
@@ -153,29 +150,17 @@ def served(
     Raises:
         PeakwardError: as `continued`.
     """
-    device, dtype = environment.device_type, TYPES[asked.precision]
-    found = _loaded(name, asked, device)
+    found = _loaded(name, asked, environment.device_type)
     requests = [
-        Request(_encoded(found, [prompt], n, 0)[0], n)
-        for prompt, n in zip(prompts, most, strict=True)
+        Request(_encoded(found, [prompt], n)[0], n) for prompt, n in zip(prompts, most, strict=True)
     ]
     # A step computes every row, and a row that never has a text has no use.
     rows = min(rows, len(requests))
     longest = max(len(each.ids) + each.max_new_tokens for each in requests)
-    n_pages = rows * ceil(longest / PAGE_SIZE)
     step, reason = _step_of(found.model, asked.decode_step, not_fused)
 
     def run(those: Sequence[Request], batching: Batching) -> Served:
-        cache = PagedCache(
-            found.model.shape,
-            n_rows=rows,
-            n_pages=n_pages,
-            page_size=PAGE_SIZE,
-            device=device,
-            dtype=dtype,
-            stored=STORED[asked.kv_cache],
-            attention=attention_of(found.model, device),
-        )
+        cache = _pages(found.model, rows, longest, asked.kv_cache)
         most_new_tokens = max(each.max_new_tokens for each in those)
         of_text = {"by": by, "most_new_tokens": most_new_tokens, "ends": found.ends}
         return serve(loop_of(found.model, cache, step, **of_text), those, batching)
@@ -197,22 +182,40 @@ def served(
         decode_step=step,
         not_fused=reason,
         rows=rows,
-        n_pages=n_pages,
+        n_pages=rows * ceil(longest / PAGE_SIZE),
         page_size=PAGE_SIZE,
         continuations=_continuations(found, prompts, [each.ids for each in requests], texts),
         n_equal=sum(a == b for a, b in zip(texts, made["static"].tokens, strict=True)),
-        ways=tuple(
-            Batched(
-                batching=batching,
-                serve_s=each.serve_s,
-                n_steps=each.n_steps,
-                row_use=each.row_use,
-                tokens_per_s=sum(map(len, each.tokens)) / each.serve_s,
-                first_token_s=tuple(each.first_token_s),
-                done_s=tuple(each.done_s),
-            )
-            for batching, each in made.items()
-        ),
+        ways=tuple(_batched(batching, each) for batching, each in made.items()),
+    )
+
+
+def _pages(model: AnyModel, rows: int, longest: int, kept: GenerationCache) -> PagedCache:
+    """Pages for as many rows of the longest text."""
+    weights = model.embedding.weight
+    return PagedCache(
+        model.shape,
+        n_rows=rows,
+        n_pages=rows * ceil(longest / PAGE_SIZE),
+        page_size=PAGE_SIZE,
+        longest=longest,
+        device=str(weights.device),
+        dtype=weights.dtype,
+        stored=STORED[kept],
+        attention=attention_of(model, weights.device.type),
+    )
+
+
+def _batched(batching: Batching, found: Served) -> Batched:
+    """The times of one way, for the record."""
+    return Batched(
+        batching=batching,
+        serve_s=found.serve_s,
+        n_steps=found.n_steps,
+        row_use=found.row_use,
+        tokens_per_s=sum(map(len, found.tokens)) / found.serve_s,
+        first_token_s=tuple(found.first_token_s),
+        done_s=tuple(found.done_s),
     )
 
 
@@ -225,10 +228,7 @@ def _loaded(name: str, asked: GenerationSettings, device: str) -> AnyPretrained:
     how: dict[str, Any] = {"attention": "sdpa", "device": device, "dtype": TYPES[asked.precision]}
     if asked.weights == "dense":
         return load_any(name, **how)
-    with fp32_matmuls(
-        "fp32"
-    ):  # Calibrated weights are those of a lever, whatever tf32 is asked of steps.
-        return load_quantised(name, asked.weights, text=asked.calibration_text, **how)
+    return load_quantised(name, asked.weights, text=asked.calibration_text, **how)
 
 
 def _as_asked(asked: GenerationSettings) -> dict[str, Any]:
@@ -337,75 +337,42 @@ def loop_of(
 
 
 def _encoded(
-    found: AnyPretrained, prompts: Sequence[str], max_new_tokens: int, guesses: int
+    found: AnyPretrained,
+    prompts: Sequence[str],
+    max_new_tokens: int,
+    guesses: int = 0,
+    draft: "AnyModel | None" = None,
 ) -> list[list[int]]:
-    """The tokens of each prompt. Guesses are computed behind the last token, where a table of positions may
-    have ended.
+    """The tokens of each prompt.
 
     Raises:
         PeakwardError: as `continued`, of prompts.
     """
     ids: list[list[int]] = [found.words.of_prompt(prompt).tolist() for prompt in prompts]
-    longest = found.model.shape.max_seq_len
-    beyond = guesses if found.model.shape.positions in LIMITED else 0
-    asked = "a prompt, new tokens and guesses" if beyond else "a prompt and new tokens"
+    models = {"": found.model} | ({} if draft is None else {"the draft ": draft})
     for prompt, each in zip(prompts, ids, strict=True):
         if not each:
             raise PeakwardError(
                 f"expected a prompt of at least one token, got {quoted(prompt)}: give some text"
             )
-        if len(each) + max_new_tokens + beyond > longest:
-            last = f", {max_new_tokens:,} and {beyond:,}" if beyond else f" and {max_new_tokens:,}"
-            raise PeakwardError(
-                f"expected {asked} of at most {longest:,}, which {found.model.shape.name} takes, got "
-                f"{len(each):,}{last}: shorten the prompt, or ask for fewer"
-            )
+        for role, model in models.items():
+            _expect_taken(model, role, len(each), max_new_tokens, guesses)
     return ids
 
 
-def _step_bytes(
-    model: AnyModel,
-    positions: float,
-    draft: "AnyModel | None",
-    guesses: int,
-    kept: GenerationCache,
-) -> float | None:
-    """The bytes that a step must read: weights, the keys and values in reach, and a draft's weights for each
-    guess. None where they are not known (`TransformersModel.countable`)."""
-    models = [model] if draft is None else [model, *[draft] * guesses]
-    if not all(isinstance(each, Decoder) or each.countable for each in models):
-        return None
-    shape, stored = model.shape, STORED[kept]
-    per_position = shape.kept_elements * (stored or model.embedding.weight.dtype).itemsize
-    if stored is not None:
-        per_position += 2 * shape.n_layers * shape.n_kv_heads * SCALE_BYTES
-    read = sum(
-        weight_bytes([each] if isinstance(each, Decoder) else each.computing) for each in models
+def _expect_taken(model: AnyModel, role: str, n_prompt: int, n_new: int, guesses: int) -> None:
+    """Refuses a text that is longer than the model takes. Guesses are computed behind the last token, where a
+    table of positions may have ended."""
+    shape = model.shape
+    beyond = guesses if shape.positions in LIMITED else 0
+    if n_prompt + n_new + beyond <= shape.max_seq_len:
+        return
+    asked = "a prompt, new tokens and guesses" if beyond else "a prompt and new tokens"
+    last = f", {n_new:,} and {beyond:,}" if beyond else f" and {n_new:,}"
+    raise PeakwardError(
+        f"expected {asked} of at most {shape.max_seq_len:,}, which {role}{shape.name} takes, got "
+        f"{n_prompt:,}{last}: shorten the prompt, or ask for fewer{' or for another draft' if role else ''}"
     )
-    return read + positions * per_position
-
-
-def weight_bytes(parts: Iterable[nn.Module]) -> int:
-    """The bytes of weights that a pass over one token reads.
-
-    They are the parameters of all modules but embeddings, because a pass reads only a row of an embedding
-    for each token. A head reads its whole matrix, also where that matrix is the embedding's. Quantised
-    weights are buffers of their layers. A tensor that several modules share counts once.
-
-    Args:
-        parts: the modules that the pass goes through, with all that are inside them.
-    """
-    read = {
-        id(each): each.nbytes
-        for part in parts
-        for module in part.modules()
-        if not isinstance(module, nn.Embedding)
-        for each in (
-            *module.parameters(recurse=False),
-            *(module.buffers(recurse=False) if isinstance(module, QuantisedLinear) else ()),
-        )
-    }
-    return sum(read.values())
 
 
 def _of_model(model: AnyModel) -> dict[str, Any]:

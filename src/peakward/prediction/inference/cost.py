@@ -9,18 +9,19 @@ Traffic is what must cross the memory bus: weights once a step, in the type they
 (`weights`); the cache of all earlier positions in reach, read once a step, and the new positions
 written; token ids. A prefill writes the cache that it leaves behind and reads none. Not counted, as
 in `prediction.traffic`: activations and logits, which can stay on the chip.
+
+Quantisation is of weights alone: products multiply in the compute type. Quantised are the query, key,
+value and output projections and the feed-forward matrices; embeddings, head, norms, biases and
+routers stay in 16 bits, as those formats leave them.
+
+Memory is that of weights and cache. Activations, workspace, fragmentation and the device's context are
+not counted, so that a real engine fits less.
 """
 
-import itertools
-from collections.abc import Iterator
-
-import msgspec
-
-from peakward.models import presets
 from peakward.prediction.flops import blocks_flops, head_flops, prefill_flops
+from peakward.prediction.inference.workload import validate
 from peakward.prediction.parameters import embedding_parameters, n_parameters
 from peakward.prediction.traffic import (
-    QUANTISED_TYPES,
     TOKEN_ID_BYTES,
     block_elements,
     cache_bytes_per_token,
@@ -32,13 +33,11 @@ from peakward.prediction.traffic import (
     sum_bytes,
     touched_experts,
 )
-from peakward.records.errors import PeakwardError
 from peakward.records.inference import (
     Cost,
     ServingCost,
     ServingMemory,
     ServingWorkload,
-    Speculation,
     WeightFormat,
 )
 from peakward.records.model_shape import ModelShape
@@ -122,13 +121,6 @@ def _cost(
     return Cost(flops=flops, bytes=traffic, flops_per_byte=flops / traffic)
 
 
-# Bytes of a model's weights as they are stored for serving, and as a step reads them.
-#
-# Quantisation is of weights alone: products multiply in the compute type. Quantised are the
-# query, key, value and output projections and the feed-forward matrices; embeddings, head, norms,
-# biases and routers stay in 16 bits, as those formats leave them.
-
-
 def weight_bytes(shape: ModelShape, stored: WeightFormat) -> int:
     """Bytes of all weights, each counted once; every expert is held."""
     kept = (n_parameters(shape) - block_elements(shape)) * _kept_bytes(stored)
@@ -157,12 +149,6 @@ def read_bytes(
 def _kept_bytes(stored: WeightFormat) -> int:
     """Bytes of an element that is never quantised."""
     return 4 if stored.type == "fp32" else 2
-
-
-# The memory of serving, weights and cache, and the largest batch that a limit leaves room for.
-#
-# Activations, workspace, fragmentation and the device's context are not counted, so that a real engine
-# fits less.
 
 
 def serving_memory(shape: ModelShape, workload: ServingWorkload) -> ServingMemory:
@@ -199,85 +185,3 @@ def largest_batch_size(shape: ModelShape, workload: ServingWorkload, limit_bytes
 def _sequence_bytes(shape: ModelShape, workload: ServingWorkload) -> int:
     per_token = cache_bytes_per_token(shape, workload.cache_type)
     return held_positions(shape, workload.cached_len) * per_token
-
-
-# The conditions that a serving workload must satisfy to have a cost.
-
-
-def validate(shape: ModelShape, workload: ServingWorkload) -> None:
-    """Refuse a workload that the shape cannot serve.
-
-    Raises:
-        PeakwardError: the first thing wrong with either, and what to do.
-    """
-    presets.validate(shape)
-    try:
-        msgspec.convert(msgspec.to_builtins(workload), ServingWorkload)
-    except msgspec.ValidationError as error:
-        raise PeakwardError(f"expected a serving workload, got one that is not: {error}") from error
-    faults = itertools.chain(
-        _length_faults(shape, workload),
-        _format_faults(workload.weights),
-        _speculation_faults(shape, workload),
-    )
-    if (fault := next(faults, None)) is not None:
-        raise PeakwardError(fault)
-
-
-def _length_faults(shape: ModelShape, workload: ServingWorkload) -> Iterator[str]:
-    for field in ("batch_size", "prompt_len"):
-        if (size := getattr(workload, field)) < 1:
-            yield f"expected {field} of at least 1, got {size}: give a positive size"
-    if workload.output_len < 2:
-        yield (
-            f"expected output_len of at least 2, got {workload.output_len}: the prefill gives the "
-            "first token, so that a decode step needs a second"
-        )
-    yield from _too_long(shape, workload)
-
-
-def _too_long(shape: ModelShape, workload: ServingWorkload) -> Iterator[str]:
-    whole = workload.prompt_len + workload.output_len
-    if whole > shape.max_seq_len:
-        yield (
-            f"expected prompt_len + output_len of at most {shape.max_seq_len:,} for the model "
-            f"{shape.name}, got {whole:,}: shorten either, or replace max_seq_len in the shape"
-        )
-
-
-def _format_faults(stored: WeightFormat) -> Iterator[str]:
-    if stored.group_size is not None and stored.type not in QUANTISED_TYPES:
-        yield (
-            f"expected no group_size for {stored.type} weights, got {stored.group_size}: "
-            "only quantised weights have scales"
-        )
-    if stored.group_size is not None and stored.group_size < 1:
-        yield f"expected a group_size of at least 1, got {stored.group_size}: 128 is customary"
-    if stored.zero_points and stored.type not in ("int8", "int4"):
-        yield (
-            f"expected no zero_points for {stored.type} weights, got some: "
-            "only int8 and int4 have them"
-        )
-
-
-def _speculation_faults(shape: ModelShape, workload: ServingWorkload) -> Iterator[str]:
-    speculation: Speculation | None = workload.speculation
-    if speculation is None:
-        return
-    presets.validate(speculation.draft)
-    if speculation.draft_len < 1:
-        yield (
-            f"expected a draft_len of at least 1, got {speculation.draft_len}: "
-            "leave speculation out to decode without a draft"
-        )
-    if not 0 <= speculation.acceptance_rate <= 1:
-        yield (
-            f"expected an acceptance_rate from 0 to 1, got {speculation.acceptance_rate}: "
-            "it is the share of proposed tokens that are accepted"
-        )
-    if speculation.draft.vocab_size != shape.vocab_size:
-        yield (
-            f"expected a draft of the target's vocabulary of {shape.vocab_size:,}, got "
-            f"{speculation.draft.vocab_size:,}: the target must be able to score its tokens"
-        )
-    yield from _too_long(speculation.draft, workload)

@@ -12,7 +12,7 @@ from typing import Any
 
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.traffic import parameter_bytes, quantised_bytes, quantised_elements
-from peakward.records.case import MicroCase, ModelCase
+from peakward.records.case import MicroCase, ModelCase, Precision
 from peakward.records.model_shape import ModelShape
 from peakward.records.study import Conclusion
 from peakward.studies import losses, pieces, values
@@ -25,8 +25,12 @@ from peakward.studies.quantization import rounding
 from peakward.studies.quantization.rounding import (
     DENSE,
     INT4,
+    INT4_TORCHAO,
     INT8,
     INT8_ACTIVATIONS,
+    INT8_TORCHAO,
+    NEEDS_TORCHAO,
+    OF_TORCHAO,
     READ,
     SERVED,
     Kept,
@@ -78,9 +82,9 @@ ON_A_GPU: dict[str, Any] = {
 }
 """The settings that all share there: launched one by one, a step would wait for its host."""
 BATCH_SIZES = (1, 4, 16, 64)
-PRODUCTS = (DENSE, INT8, INT4, INT8_ACTIVATIONS)
+PRODUCTS = (DENSE, INT8, INT4, INT8_TORCHAO, INT4_TORCHAO, INT8_ACTIVATIONS)
 """The pieces of `lab.micro.stored_weights`."""
-KERNELS = (INT8, INT4)
+KERNELS = (INT4, INT4_TORCHAO)
 """Those of a GPU alone."""
 MATRICES: dict[ScopeName, tuple[int, int]] = {
     "small": (2048, 8192),
@@ -93,7 +97,8 @@ SEQ_LENS: dict[ScopeName, tuple[int, ...]] = {
     "corners": (1024,),
     "full": (1024, 4096),
 }
-NEEDS_A_GPU = "its kernel is Triton's, for a GPU"
+NEEDS_A_GPU = "its kernel is for a GPU"
+NEEDS_A_COMPILER = "needs a C++ compiler on the PATH"
 
 
 def points(setting: Setting) -> Iterator[Kept]:
@@ -115,9 +120,18 @@ def points(setting: Setting) -> Iterator[Kept]:
             name=name,
             base=(product_case(setting, batch, DENSE), by),
             model="one product",
-            absent=NEEDS_A_GPU if name in KERNELS and setting.device == "cpu" else None,
+            absent=absent(setting, name),
         )
     yield from rounding.points(setting)
+
+
+def absent(setting: Setting, name: str) -> str | None:
+    """Why such a product cannot be timed here, or None where it can."""
+    if name in KERNELS and setting.device == "cpu":
+        return NEEDS_A_GPU
+    if name in OF_TORCHAO and not setting.has_torchao:
+        return NEEDS_TORCHAO
+    return NEEDS_A_COMPILER if name in OF_TORCHAO and not setting.has_compiler else None
 
 
 def models(setting: Setting) -> tuple[ModelShape, ...]:
@@ -128,6 +142,11 @@ def models(setting: Setting) -> tuple[ModelShape, ...]:
 def kinds(setting: Setting) -> tuple[str, ...]:
     """The kinds of steps."""
     return tuple(each for each in STEPS if setting.device == "cuda" or each not in OF_A_GPU)
+
+
+def precision(setting: Setting) -> Precision:
+    """The user's, or bf16: what weights of fewer bits are held against on a CPU too."""
+    return setting.scope.precisions[0] if setting.scope.precisions else "bf16"
 
 
 def lengths(setting: Setting) -> tuple[int, ...]:
@@ -144,7 +163,7 @@ def batches(setting: Setting) -> tuple[int, ...]:
 def step_case(setting: Setting, shape: ModelShape, n: int, batch: int, name: str) -> ModelCase:
     """A decode step at n positions."""
     shared = ON_A_GPU if setting.device == "cuda" else {"attention": "sdpa"}
-    settings = {"precision": setting.precision(on_gpu="bf16"), **shared, **STEPS[name]}
+    settings = {"precision": precision(setting), **shared, **STEPS[name]}
     return model_case(shape, batch, n, "decode", setting.device, **settings)
 
 
@@ -154,7 +173,7 @@ def product_case(setting: Setting, batch: int, name: str) -> MicroCase:
         subject="stored-weights",
         piece=name,
         sizes=(batch, *MATRICES[setting.scope.name]),
-        precision="bf16" if setting.device == "cuda" else "fp32",
+        precision="bf16",
         device=setting.device,
     )
 
@@ -233,7 +252,7 @@ def recipe(view: View[Kept]) -> Iterator[Conclusion]:
         )
         yield from told.end(
             f"int4 weights and an int8 cache take {share} of the bytes of weights in "
-            f"{view.setting.precision(on_gpu='bf16')}; {place(first)} runs at {at_first} of its "
+            f"{precision(view.setting)}; {place(first)} runs at {at_first} of its "
             f"speed at a batch of {batch_of(first)} and at {at_last} at {batch_of(last)}. With them, "
             f"calibrated, the loss of {whose} is {losses.by_how_much(told, read[SERVED], read[DENSE])}."
         )
@@ -250,7 +269,7 @@ def fused_recipe(view: View[Kept]) -> Iterator[Conclusion]:
         of_both = told.interval("speed of both", plain.speed, "ratio", *plain.both)
         yield from told.end(
             f"{place(row)}, batch {batch_of(row)}: in the fused step int4 weights and an int8 cache run at "
-            f"{gain} the speed of weights and cache in {view.setting.precision(on_gpu='bf16')} there, and at "
+            f"{gain} the speed of weights and cache in {precision(view.setting)} there, and at "
             f"{of_both} the speed of these in separate kernels."
         )
 
@@ -272,7 +291,7 @@ def notes(view: View[Kept]) -> tuple[str, ...]:
         )
     )
     return (
-        f"Steps in {setting.precision(on_gpu='bf16')} on random weights. int8 has a scale for each output, "
+        f"Steps in {precision(setting)} on random weights. int8 has a scale for each output, "
         "int4 one for 128 inputs; of the model that reads for 64, which divides its widths. "
         "Embeddings, head and norms are not rounded.",
         *(
@@ -282,7 +301,9 @@ def notes(view: View[Kept]) -> tuple[str, ...]:
         ),
         f"{whose} reads {rows} stretches of {length:,} tokens. Calibration (GPTQ), smoothing (SmoothQuant) "
         f"and {n_steps} steps of fine-tuning see {seen} others of the same text.",
-        "Calibrated and fine-tuned int4 has the form of int4, and with it the speed. No kernel of ours "
+        "Calibrated and fine-tuned int4 has the form of int4, and with it the speed. torchao's int8 is its "
+        "Int8WeightOnlyConfig and its int4 the Int4WeightOnlyConfig of tiles packed to four dimensions, with "
+        "an offset in each group and both sought by HQQ; its products are compiled. No kernel of ours "
         "multiplies int8 activations: their speed is that of one product by torch, 32 rows at least, with "
         "its inputs rounded in every step. On a GPU each product is one CUDA graph.",
         *setting.refusals(planned),

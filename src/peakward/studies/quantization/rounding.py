@@ -13,6 +13,8 @@ from peakward.studies.setting import Setting
 from peakward.studies.values import Value, plot, spread, table, text
 
 DENSE, INT8, INT4 = "dense", "int8", "int4"
+INT8_TORCHAO, INT4_TORCHAO = "int8, torchao", "int4, torchao"
+NEEDS_TORCHAO = "needs torchao: pip install 'peakward[quant]'"
 INT8_ACTIVATIONS, SMOOTHED = "int8 activations", "int8 activations, smoothed"
 TEXT = Source("python-topics")
 """It comes with Python."""
@@ -32,6 +34,8 @@ WAYS = (
     INT4,
     CALIBRATED,
     SERVED,
+    INT8_TORCHAO,
+    INT4_TORCHAO,
     INT8_ACTIVATIONS,
     SMOOTHED,
     TUNED,
@@ -41,8 +45,9 @@ WAYS = (
 HELD_AGAINST = {TUNED_INT4: TUNED}
 """The model that a way is held against where it is not the dense one: what fine-tuning learns of the text has
 nothing to do with rounding."""
-BETTER = ((INT4, CALIBRATED), (INT8_ACTIVATIONS, SMOOTHED))
-"""A way of rounding, and one that should lose less in the same bytes."""
+OF_TORCHAO = (INT8_TORCHAO, INT4_TORCHAO)
+BETTER = ((INT4, CALIBRATED), (INT4_TORCHAO, CALIBRATED), (INT8_ACTIVATIONS, SMOOTHED))
+"""A way of rounding, and one that should lose less in as many bytes or fewer."""
 
 
 class Kept(Point[Any], frozen=True, kw_only=True):
@@ -71,6 +76,7 @@ def points(setting: Setting) -> Iterator[Kept]:
             protocol=setting.protocol(phases=False),
             name=way,
             model=read.model or "trained",
+            absent=NEEDS_TORCHAO if way in OF_TORCHAO and not setting.has_torchao else None,
         )
 
 

@@ -60,7 +60,7 @@ def make(make_shape):
 def cache_of(model, n_rows=1, *, in_pages=False, **stored):
     at = {"n_rows": n_rows, "device": "cpu", "dtype": model.embedding.weight.dtype, **stored}
     if in_pages:
-        return PagedCache(model.shape, n_pages=3 * n_rows, page_size=8, **at)
+        return PagedCache(model.shape, n_pages=3 * n_rows, page_size=8, longest=CAPACITY, **at)
     return ContiguousCache(model.shape, capacity=CAPACITY, **at)
 
 

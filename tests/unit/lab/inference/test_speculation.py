@@ -162,6 +162,49 @@ def test_a_queue_with_guesses(drafter, model, make_decoder):
     assert len(cache.pages.free) == 60
 
 
+@torch.inference_mode()
+def test_a_text_is_taken_where_the_draft_has_room_too(model):
+    """Else nobody takes it, and both rows stay empty."""
+    cache = CACHES["contiguous"](model.shape, 2)
+    of_draft = PagedCache(model.shape, n_rows=2, n_pages=8, page_size=4, **ON_CPU)
+    drafter = ModelDraft(model, of_draft)
+    decoding = Speculation(model, cache, drafter, n_guessed=2, by=Sampling(), most_new_tokens=40)
+    assert decoding.fits([1, 2, 3], 20)
+    decoding.admit(0, [1, 2, 3], 20, 0)
+    assert not decoding.fits([4, 5, 6], 20)
+    with pytest.raises(PeakwardError, match="expected room for 3 tokens and 20 to come"):
+        decoding.admit(1, [4, 5, 6], 20, 1)
+    with pytest.raises(PeakwardError, match="at most 32 tokens, got 3 and 32 to come"):
+        decoding.admit(1, [4, 5, 6], 30, 1)
+    assert decoding.numbers == [0, None]
+    assert cache.lengths[1] == of_draft.lengths[1] == 0
+    decoding.release(0)
+    decoding.admit(1, [4, 5, 6], 20, 1)
+    assert decoding.numbers == [None, 1]
+
+
+def test_a_queue_waits_for_the_drafts_room(model):
+    requests = [Request(ids, 9) for ids in PROMPTS]
+    of_draft = PagedCache(model.shape, n_rows=3, n_pages=8, page_size=4, **ON_CPU)
+    speculation = Speculation(
+        model,
+        CACHES["contiguous"](model.shape, 3),
+        ModelDraft(model, of_draft),
+        n_guessed=3,
+        by=Sampling(),
+        most_new_tokens=9,
+    )
+    assert serve(speculation, requests).tokens == plain(model, n=9)
+    assert len(of_draft.pages.free) == 8
+
+
+def test_a_draft_of_fewer_words_takes_a_prompt_of_all(model, make_decoder):
+    draft = make_decoder({"vocab_size": 55, "max_seq_len": 90})
+    drafter = ModelDraft(draft, CACHES["contiguous"](draft.shape, 3), n_tokens=50)
+    prompts = [[60, 3], *PROMPTS[:2]]
+    assert speculated(model, drafter, prompts).tokens == plain(model, prompts)
+
+
 def test_a_drawn_text_depends_on_its_seed_and_place_alone(model, make_decoder):
     def drawn_texts(prompts, kind="contiguous", seed=5):
         drafter = make_drafter("another", model, make_decoder, len(prompts))

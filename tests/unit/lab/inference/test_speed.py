@@ -48,6 +48,13 @@ def test_counts_and_times(draft, share, made):
     assert (own.draft_s > 0) == (draft != "ngrams")
 
 
+def test_weights_of_fewer_bits_are_the_model_that_guesses_are_held_to(made):
+    dense, _ = made()
+    found, _ = made(weights="int8", precision="bf16")
+    assert found.speculated.n_equal == 3
+    assert found.n_parameters == dense.n_parameters
+
+
 @pytest.mark.parametrize("how", [{"kv_cache": "int8"}, {"precision": "bf16"}], ids=str)
 def test_passes_are_made_as_they_are_asked_for(how, made, monkeypatch):
     seen = set()

@@ -17,6 +17,14 @@ def test_a_dense_product_is_near_fp64_and_one_of_int8_as_near_as_its_rounding(ro
     assert rounded.moved_bytes is None
 
 
+def test_torchaos_weights_of_8_bits_are_as_near_as_ours(work):
+    pytest.importorskip("torchao")
+    ours, theirs = (
+        work("stored-weights", piece, 4, 128, 24) for piece in ("int8", "int8, torchao")
+    )
+    assert 0 < theirs.difference < 2 * ours.difference < 0.03
+
+
 @pytest.mark.parametrize("piece", ON_GPU)
 def test_kernels_of_a_gpu_are_refused_on_a_cpu(piece, work):
     assert piece in PIECES

@@ -1,14 +1,20 @@
 """Losses on real text, on a CPU at the smallest sizes: exact caches agree, and what is kept is counted."""
 
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
 import torch
 import torch.nn.functional as F
+from msgspec.structs import replace
 
 from peakward.kernels.ops.attention.api import implementation
+from peakward.kernels.ops.quantized_matmul import reference
+from peakward.lab.data.tokenizer import ByteTokenizer
+from peakward.lab.inference.quantised import linears
 from peakward.lab.inference.sequences import ContiguousCache
 from peakward.lab.models import decoder
+from peakward.lab.models.layers import SCALE_DTYPE
 from peakward.lab.quality import caches, positions, subjects
 from peakward.lab.quality.score import WARM_UP_STEPS, by_stretch
 from peakward.records.case import QualityCase, Source
@@ -48,6 +54,32 @@ def test_caches_read_one_text_with_one_model(text, monkeypatch):
     assert kept["window"] == kept["contiguous"] // 4
     assert kept["int4"] < kept["contiguous"] / 4
     assert len(found["paged"].run.steps_s) == 32 - 3
+
+
+def test_weights_beside_a_cache_are_those_that_kernels_multiply_by(text, monkeypatch):
+    """Rounded before they are cut to the compute type, with the scales' own type."""
+    shape, loaded, read = positions.shape_of("rope", 1, 64, 64), [], []
+
+    def load(_name, *, dtype, attention, device):
+        made = decoder.build(
+            shape, attention=implementation(attention), device=device, dtype=dtype, seed=0
+        )
+        loaded.append([each.weight.clone() for each in linears(made.blocks)])
+        return SimpleNamespace(model=made, words=ByteTokenizer())
+
+    monkeypatch.setattr(caches, "load", load)
+    monkeypatch.setitem(caches.TYPES, "cpu", torch.bfloat16)
+    monkeypatch.setattr(caches, "read", lambda model, *_: read.append(linears(model.blocks)))
+    found = case(text, "cache", caches.RECIPE, (1, 8, 8, 4))
+    subjects.build(replace(found, model="a real one")).run(lambda _n: None)
+    for old, each in zip(loaded[0], read[0], strict=True):
+        stored, scale = reference.int4_weight(old, group=64)
+        exact = reference.int4_dequantized(
+            stored, scale.to(SCALE_DTYPE), None, torch.bfloat16, group=64
+        )
+        assert torch.equal(each.weight, exact)
+        before = reference.int4_rounded(old.bfloat16(), group=64)  # As it was.
+        assert not torch.equal(each.weight, before.bfloat16())
 
 
 @pytest.mark.parametrize("way", caches.WAYS)

@@ -71,6 +71,27 @@ class _Call(NamedTuple):
         return min(MOST_ROWS, max(8, triton.next_power_of_2(self.n_rows)))
 
     @property
+    def block_dim(self) -> int:
+        """Columns of a program's products: at least 16, of bytes 32; half bytes are taken as four parts."""
+        least = 16 if self.k_scale is None else 64 if self.n_groups else 32
+        return max(least, triton.next_power_of_2(self.q.shape[3]))
+
+    def strides(self, align: int) -> tuple[int, ...]:
+        """The strides of queries, keys, values, scales and the table as the kernel takes them. Those of keys
+        and values count `align` elements at once, but within a position; those of what is not there are 0."""
+        k, v = self.k.stride(), self.v.stride()
+        scales = (self.k_scale, self.v_scale)
+        return (
+            *self.q.stride(),
+            *(each // align for each in k[:3]),
+            k[3],
+            *(each // align for each in v[:3]),
+            v[3],
+            *(n for each in scales for n in ((0,) * 3 if each is None else each.stride()[:3])),
+            *((0, 0) if self.block_table is None else self.block_table.stride()),
+        )
+
+    @property
     def n_caches(self) -> int:
         """Sequences times heads of keys."""
         return self.q.shape[0] * self.k.shape[1]
@@ -190,14 +211,7 @@ def _started(call: _Call, settings: Settings) -> tuple[Tensor, Tensor]:
         call.positions,
         call.window or 0,
         (1 / math.sqrt(head_dim) if call.scale is None else call.scale) * LOG2_E,
-        *q.stride(),
-        *(each // align for each in k.stride()[:3]),
-        k.stride(3),
-        *(each // align for each in v.stride()[:3]),
-        v.stride(3),
-        *((0, 0, 0) if k_scale is None else k_scale.stride()[:3]),
-        *((0, 0, 0) if v_scale is None else v_scale.stride()[:3]),
-        *((0, 0) if call.block_table is None else call.block_table.stride()),
+        *call.strides(align),
         call.n_caches,
         kv_heads,
         row_blocks,
@@ -211,10 +225,7 @@ def _started(call: _Call, settings: Settings) -> tuple[Tensor, Tensor]:
         ALIGN=align,
         BLOCK_ROWS=call.block_rows,
         BLOCK=settings.block_positions,
-        # Products have at least 16 columns, of bytes 32, and half bytes are taken as four parts.
-        BLOCK_DIM=max(
-            16 if k_scale is None else 64 if call.n_groups else 32, triton.next_power_of_2(head_dim)
-        ),
+        BLOCK_DIM=call.block_dim,
         HEAD_DIM=head_dim,
         num_warps=settings.num_warps,
         # Keys of pages are loaded behind their entries of the table, and Triton shares the stages out between

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from peakward.kernels.ops.attention.api import implementation
-from peakward.lab.inference.text import weight_bytes
+from peakward.lab.inference.read_bytes import weight_bytes
 from peakward.lab.models import decoder
 
 
