@@ -203,7 +203,9 @@ def test_a_table_has_room_for_the_longest_row_alone(make_decoder):
         PeakwardError, match="at most 22 tokens, got 20 and 3 to come: make a cache"
     ):
         cache.fits([1] * 20, 3)
-    with pytest.raises(PeakwardError, match="at most 22 tokens, got one of 23: make a cache for 23"):
+    with pytest.raises(
+        PeakwardError, match="at most 22 tokens, got one of 23: make a cache for 23"
+    ):
         cache.reserve(2, 2)
     cache.reserve(2, 1)
 
