@@ -16,7 +16,6 @@ from peakward.report.format import format_cell
 from peakward.stats.pairs import inverted
 from peakward.stats.summary import typical_s
 
-
 VISIBLE = 0.01
 """Two ratios that differ by so much print differently in three figures, whatever their first digit is."""
 

@@ -57,7 +57,9 @@ def _drifted(found: RunParts) -> list[str]:
     pairs = found.speedup.interval if found.speedup is not None else None
     if found.alone is None or pairs is None:
         return []
-    said = f"Measured alone, minutes apart, the two medians give {format_cell(found.alone, 'ratio')}"
+    said = (
+        f"Measured alone, minutes apart, the two medians give {format_cell(found.alone, 'ratio')}"
+    )
     spread = f"the interval of the pairs ({format_interval(pairs, 'ratio')})"
     if pairs.low <= found.alone <= pairs.high:
         return [f"{said}, within {spread}. Trust the pairs."]
