@@ -101,6 +101,19 @@ def format_interval(interval: Interval, unit: Unit) -> str:
     return dash.join(ends) + _prefix_of(interval, unit).suffix
 
 
+def format_ends(interval: Interval, unit: Unit) -> tuple[str, str]:
+    """Each end with its unit, with the digits of `format_interval`."""
+    suffix = _prefix_of(interval, unit).suffix
+    low, high = (_within(end, interval, unit) + suffix for end in (interval.low, interval.high))
+    return low, high
+
+
+def print_alike(interval: Interval, unit: Unit) -> bool:
+    """Whether three figures are too few to tell the ends apart."""
+    low, high = (format_cell(end, unit) for end in (interval.low, interval.high))
+    return interval.low < interval.high and low == high
+
+
 def format_estimate(interval: Interval, unit: Unit) -> str:
     """The estimate with as many digits as its interval's ends, so that it prints between them."""
     return _within(interval.estimate, interval, unit) + _prefix_of(interval, unit).suffix
