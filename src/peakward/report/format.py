@@ -41,9 +41,8 @@ SCALES: dict[Unit, Scale] = {
         Prefix(1.0, ""),
     ),
     "s": (Prefix(1.0, " s"), Prefix(1e-3, " ms"), Prefix(1e-6, " µs"), Prefix(1e-9, " ns")),
-    # Peaks in one table straddle a GiB; 0.912 GiB compares with 14.2 GiB at a glance.
     "bytes": (
-        Prefix(2.0**30, " GiB", 0.1),
+        Prefix(2.0**30, " GiB"),
         Prefix(2.0**20, " MiB"),
         Prefix(2.0**10, " KiB"),
         Prefix(1.0, " B"),
@@ -91,6 +90,14 @@ def format_cell(value: Cell, unit: Unit) -> str:
     if unit == "share" and 0 < abs(value) < LEAST_SHARE:
         return "<0.1%"
     prefix = _prefix(abs(value), unit)
+    return _number(value / prefix.size, 3) + prefix.suffix
+
+
+def format_beside(value: float, largest: float, unit: Unit) -> str:
+    """The value in the prefix of a larger one beside it; in its own where it is less than a hundredth."""
+    prefix = _prefix(abs(largest), unit)
+    if value and _rounded(abs(value) / prefix.size, 3) < 0.01:
+        return format_cell(value, unit)
     return _number(value / prefix.size, 3) + prefix.suffix
 
 
