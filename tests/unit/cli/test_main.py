@@ -86,17 +86,23 @@ def refused(argv, capsys) -> str:
         (["bench", "--model"], "--model"),
         (["run", "--model", "gpt5"], "expected a model, got 'gpt5': perhaps gpt2"),
         (["run", "--lever", "compil"], "expected a lever, got 'compil': perhaps compile"),
-        (["run", "--lever", "fp8", "--device", "cpu"], "fp8 needs cuda, got cpu"),
-        (["run", "--lever", "cuda-graphs", "--device", "cpu"], "cuda-graphs needs cuda, got cpu"),
+        (["run", "--lever", "fp8", "--device", "cpu"], "fp8 needs a CUDA GPU, got a CPU"),
+        (
+            ["run", "--lever", "cuda-graphs", "--device", "cpu"],
+            "cuda-graphs needs a CUDA GPU, got a CPU",
+        ),
         (["run", "--baseline", "precision=bf15"], "got 'bf15': perhaps bf16"),
-        (["run", "--baseline", "fp8", "--device", "cpu"], "precision fp8 needs cuda"),
+        (["run", "--baseline", "fp8", "--device", "cpu"], "precision fp8 needs a CUDA GPU"),
         (["run", "--batch-size", "1,2"], "expected one case, got a grid of 2"),
         (["run", "--budget", "0"], "expected a time from 1s to 168h for --budget, got '0'"),
         (["run", "--budget", "soon"], "for --budget, got 'soon'"),
         (["bench", "--device", "tpu"], "expected a value of --device, got 'tpu'"),
         (["bench", "--precision", "bf61"], "perhaps bf16"),
-        (["bench", "--precision", "fp8", "--device", "cpu"], "precision fp8 needs cuda, got cpu"),
-        (["bench", "--cuda-graphs", "on", "--device", "cpu"], "needs cuda"),
+        (
+            ["bench", "--precision", "fp8", "--device", "cpu"],
+            "precision fp8 needs a CUDA GPU, got a CPU",
+        ),
+        (["bench", "--cuda-graphs", "on", "--device", "cpu"], "needs a CUDA GPU"),
         (["bench", "--batch-size", "0"], "from 1 to 65,536 for --batch-size, got '0'"),
         (["bench", "--batch-size", "-1"], "for --batch-size, got '-1'"),
         (["bench", "--seq-len", "9999999999"], "for --seq-len"),
@@ -133,7 +139,7 @@ def refused(argv, capsys) -> str:
         ),
         (
             ["study", "throughput", "--precision", "fp8", "--device", "cpu"],
-            "precision fp8 needs cuda, got cpu",
+            "precision fp8 needs a CUDA GPU, got a CPU",
         ),
         (
             ["study", "warmup", "--model", "gpt2", "--seq-len", "2048"],
@@ -165,7 +171,7 @@ def test_a_dry_run_says_what_it_leaves_out(capsys, in_tmp):
     assert main(argv) == 0
     said = capsys.readouterr().out
     assert "1 measurement, 0 of them stored already" in said
-    assert "Left out where it cannot apply: precision fp8 needs cuda, got cpu." in said
+    assert "Left out where it cannot apply: precision fp8 needs a CUDA GPU, got a CPU." in said
 
 
 @pytest.mark.parametrize(

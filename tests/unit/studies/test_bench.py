@@ -145,8 +145,8 @@ def test_an_operator_has_a_row_too(setting, lab):
 
 
 def test_the_callers_notes_are_kept(grid, setting, lab):
-    study = bench(lab(setting()), grid[:1], PROTOCOLS, command="c", notes=["tf32 needs cuda"])
-    assert "tf32 needs cuda" in study.notes
+    study = bench(lab(setting()), grid[:1], PROTOCOLS, command="c", notes=["tf32 needs a CUDA GPU"])
+    assert "tf32 needs a CUDA GPU" in study.notes
 
 
 def test_the_fastest_of_a_workload_names_what_was_not_timed(grid, setting, lab):

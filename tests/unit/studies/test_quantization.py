@@ -61,7 +61,7 @@ def test_a_cpu_times_dense_weights_alone_and_says_why(setting):
     assert [row.name for row in quantization.steps(seen)] == ["dense"] * 4
     assert [quantization.batch_of(row) for row in quantization.steps(seen)] == [1, 4, 16, 64]
     assert [row.name for row in rounding.readings(seen)] == list(rounding.WAYS)
-    assert any(each.startswith("Not run: ") for each in quantization.notes(seen))
+    assert any(each.startswith("Not run here: ") for each in quantization.notes(seen))
 
 
 def test_a_gpu_times_every_kind_at_every_batch(setting):
