@@ -93,6 +93,11 @@ def format_cell(value: Cell, unit: Unit) -> str:
     return _number(value / prefix.size, 3) + prefix.suffix
 
 
+def prefix_size(value: float, unit: Unit) -> float:
+    """The size of the prefix in which a value prints: 2**30 for 14.2 GiB."""
+    return _prefix(abs(value), unit).size
+
+
 def format_beside(value: float, largest: float, unit: Unit) -> str:
     """The value in the prefix of a larger one beside it; in its own where it is less than a hundredth."""
     prefix = _prefix(abs(largest), unit)

@@ -121,3 +121,10 @@ def test_a_column_of_sizes_has_one_unit_that_of_its_largest():
 def test_a_column_without_a_value_is_not_shown_unless_no_row_is():
     assert [column.name for column in shown(sized(1, 2)).columns] == ["what", "peak"]
     assert len(shown(sized()).columns) == 3
+
+
+def test_columns_of_sizes_that_are_not_far_apart_have_one_unit():
+    columns = tuple(Column(name=name, unit="bytes") for name in ("parameters", "peak", "copied"))
+    row = (0.788 * 2**30, 3.22 * 2**30, 46 * 2**20)
+    table = in_one_unit(Table(title="", columns=columns, rows=(row,)))
+    assert table.rows == (("0.788 GiB", "3.22 GiB", "46.0 MiB"),)
