@@ -39,9 +39,10 @@ def first_findings(study: Study, read: RunParts) -> tuple[Block, ...]:
     for point in reversed(read.points):
         found = by_case.get(point.case)
         if found is not None and found.findings:
-            return findings.first(
-                found, f"the {point.name}", pulled, _rejected(study, read, point.case)
-            )
+            # Findings of the baseline are read for what to add to the best, so both trials count.
+            rejected = _rejected(study, read, point.case)
+            rejected |= _rejected(study, read, read.points[-1].case)
+            return findings.first(found, f"the {point.name}", pulled, rejected)
     return ()
 
 

@@ -91,6 +91,20 @@ def test_a_lever_that_lost_on_the_step_before_the_best_is_not_recommended_for_it
     assert any(told in text for each in shown if isinstance(each, Items) for text in each.texts)
 
 
+def test_nor_where_the_baseline_s_findings_stand_for_the_best(studies, run_study):
+    lost = msgspec.structs.replace(
+        read(run_study).steps[-1], id="lost", lever="flash", base=studies.BEST, candidate=studies.BASELINE,
+        verdict="rejected", time_ratio=Interval(estimate=1 / 0.92, low=1.05, high=1.2),
+    )  # fmt: skip
+    study = msgspec.structs.replace(
+        run_study,
+        trials=(*run_study.trials, lost),
+        diagnoses=(held_back(studies.BASELINE, "flash"),),
+    )
+    _, items = sections.first_findings(study, read(study))
+    assert items.texts[0].endswith("memory. Tried and rejected: flash (0.920× on step 4).")
+
+
 def test_older_studies_have_none(run_study):
     old = msgspec.structs.replace(run_study, diagnoses=())
     section = sections.findings_section(old, read(old))
