@@ -583,7 +583,7 @@ def test_a_queue_is_made_by_the_step_that_is_asked_for(model, monkeypatch):
     pytest.importorskip("triton")
     if torch.cuda.is_available():
         pytest.skip("tests/gpu has it compiled")
-    with pytest.raises(pw.PeakwardError, match=r"that can take the fused step: .* got cpu"):
+    with pytest.raises(pw.PeakwardError, match=r"that can take the fused step: .* got a CPU"):
         pw.serve(model, ["hello"], decode_step="fused", device="cpu", max_new_tokens=2)
     monkeypatch.setattr(generating, "not_fused", lambda *_, **__: None)
     fused, plain = (

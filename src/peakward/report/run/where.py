@@ -59,7 +59,7 @@ def _said(seen: list[Explained]) -> str:
 
 
 def _incomplete(seen: list[Explained], device: str) -> list[Block]:
-    """What the profiles lack, each once. A CPU's lack the work of a GPU, which is no reason to warn."""
+    """Says once what profiles lack. A CPU's lack the work of a GPU, which is no reason to warn."""
     names: dict[str, list[str]] = {}
     for each in seen:
         for text in each.found.profile.incomplete:
