@@ -98,7 +98,7 @@ def main(given: Options, command: str) -> int:
     specifications = [registry.specification(name) for name in names]
     here = this_machine(given.device)
     scope = _scope(given, here)
-    _refuse_unused(names, scope)
+    _refuse_unused(names, scope, given)
     _refuse_unfit(scope, here)
     _refuse_unstudied(given.name, scope, here)
     setting = read_setting(here.environment, scope)
@@ -200,7 +200,7 @@ def _prepare_text(cases: Iterable[Case]) -> None:
         prepare(data, vocab_size=vocab_size, seq_len=seq_len)
 
 
-def _refuse_unused(names: Sequence[str], scope: Scope) -> None:
+def _refuse_unused(names: Sequence[str], scope: Scope, given: Options) -> None:
     """Refuse what none of the studies uses: what was asked for is never dropped without a word."""
     for field, option_name in _OPTIONS.items():
         value = getattr(scope, field)
@@ -209,9 +209,21 @@ def _refuse_unused(names: Sequence[str], scope: Scope) -> None:
         if None not in most and n_given > max(most):
             said = f"at most {max(most)} of" if max(most) else "no"
             raise PeakwardError(
-                f"expected {said} {option_name} for {' and '.join(names)}, got {n_given}: "
-                "leave out what goes unused"
+                f"expected {said} {option_name} for {' and '.join(names)}, got "
+                f"{_as_given(given, option_name)}: leave out what goes unused"
             )
+
+
+def _as_given(given: Options, option_name: str) -> str:
+    """The option's value as it was written; for models that only their sizes describe, these options."""
+    values = msgspec.structs.asdict(given.shape) | msgspec.structs.asdict(given)
+    value = values[option_name.removeprefix("--").replace("-", "_")]
+    if value is not None:
+        return str(value)
+    sizes = msgspec.structs.asdict(given.shape)
+    return " ".join(
+        f"--{name.replace('_', '-')} {size}" for name, size in sizes.items() if size is not None
+    )
 
 
 def _refuse_unfit(scope: Scope, here: Machine) -> None:

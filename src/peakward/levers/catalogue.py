@@ -28,6 +28,7 @@ from peakward.levers.workload import workload_obstacle
 from peakward.records.case import (
     Configuration,
     ConfiguredCase,
+    DeviceType,
     LeverCase,
     ModelCase,
     ModuleCase,
@@ -335,7 +336,12 @@ def setting_obstacle(
     if needs is None or value == axis.default:
         return None
     reason = _unmet(needs, case, compute_capability=compute_capability, has_compiler=has_compiler)
-    return None if reason is None else f"{spoken(name, value)} {reason}"
+    said = name.replace("_", "-") if value is True else spoken(name, value)
+    return None if reason is None else f"{said} {reason}"
+
+
+DEVICES: dict[DeviceType, str] = {"cpu": "a CPU", "cuda": "a CUDA GPU"}
+"""The devices in words."""
 
 
 def _unmet(
@@ -357,7 +363,7 @@ def _unmet(
         ),
         (
             device not in needs.device_types,
-            f"needs {' or '.join(needs.device_types)}, got {device}",
+            f"needs {' or '.join(DEVICES[each] for each in needs.device_types)}, got {DEVICES[device]}",
         ),
         (
             device == "cuda"

@@ -155,8 +155,8 @@ AXIS = Axis(
     help="The blocks' matrices, of passes without gradients: dense, int8 (a scale for each output), "
     "int4:128 (for each 128 inputs), or int4:128-calibrated and int4:32-calibrated (rounded for the inputs "
     "that a text makes of a real model; random weights are rounded to nearest). In plan with --output-len "
-    "all weights: fp32, bf16, fp16, fp8, int8 or int4, as TYPE or TYPE:GROUP; there as --precision where it "
-    "is not given.",
+    "fp32, bf16 or fp16 (all weights), or fp8, int8 or int4 (embedding, head and norms stay in 16 bits), as "
+    "TYPE or TYPE:GROUP; there as --precision where it is not given.",
     metavar="TYPE,…",
     levers=(
         _lever(

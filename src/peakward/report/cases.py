@@ -196,11 +196,13 @@ def _settings(configuration: Configuration, *, trains: bool) -> tuple[str, ...]:
         words.append(configuration.optimizer)
     if configuration.checkpointing != "none":
         words.append(f"checkpointing {configuration.checkpointing}")
-    words += (
-        f"{'no' if value == 'none' else value} {part}"
-        for part, value in parts(configuration).items()
-    )
+    words += (worded(part, value) for part, value in parts(configuration).items())
     return tuple(words)
+
+
+def worded(part: str, value: str) -> str:
+    """The value of a part in words: "fused norm", "no KV cache"."""
+    return f"{'no' if value == 'none' else value} {part}"
 
 
 SIZE = r"([\d.]+ [KMG]iB)"

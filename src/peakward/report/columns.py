@@ -5,10 +5,12 @@ A line ends at a space. A name wider than a line breaks behind `::`, `_`, `<`, `
 
 import itertools
 import re
+from typing import TypeGuard
 
 import msgspec
 
-from peakward.records.study import Column, Table
+from peakward.records.study import Cell, Column, Table
+from peakward.report.format import format_beside, prefix_size
 
 PROSE = 32
 """A text column with a longer cell is prose: it may wrap, or stand apart from its table."""
@@ -42,6 +44,47 @@ def without_empty(table: Table) -> Table:
         columns=tuple(table.columns[index] for index in filled),
         rows=tuple(tuple(row[index] for index in filled) for row in table.rows),
     )
+
+
+def shown(table: Table) -> Table:
+    """The table as a view shows it: without empty columns, unless it has no rows at all."""
+    return without_empty(table) if table.rows else table
+
+
+NOT_FAR = 0.1
+"""A column whose largest size is at least this much of the table's largest prefix has that prefix."""
+
+
+def in_one_unit(table: Table) -> Table:
+    """The table with each size as text, those of a column in one prefix, that of the largest: 0.0451 GiB and
+    14.2 GiB compare at a glance, as 46.2 MiB and 14.2 GiB do not. Columns whose largest values are not far
+    apart have one prefix too."""
+    largest = {
+        index: max((abs(cell) for row in table.rows if _is_number(cell := row[index])), default=0.0)
+        for index, column in enumerate(table.columns)
+        if column.unit == "bytes"
+    }
+    if not largest:
+        return table
+    whole = max(largest.values())
+    beside = {
+        index: whole if each >= NOT_FAR * prefix_size(whole, "bytes") else each
+        for index, each in largest.items()
+    }
+    rows = tuple(
+        tuple(
+            format_beside(cell, beside[index], "bytes")
+            if index in beside and _is_number(cell)
+            else cell
+            for index, cell in enumerate(row)
+        )
+        for row in table.rows
+    )
+    return msgspec.structs.replace(table, rows=rows)
+
+
+def _is_number(cell: Cell) -> TypeGuard[int | float]:
+    return isinstance(cell, int | float)
 
 
 def name_columns(table: Table) -> tuple[int, ...]:

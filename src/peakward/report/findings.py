@@ -1,6 +1,7 @@
 """Findings as report blocks: ranked, each with its evidence, cause and levers."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
+from types import MappingProxyType
 
 from peakward.records.finding import Diagnosis, Finding, LeverGain
 from peakward.records.lever import Trial
@@ -19,6 +20,9 @@ OF = {
     "profiled span": "the recorded span, whose idle time the profiler lengthens",
 }
 """The whole that shares of time refer to, by `Diagnosis.basis`."""
+UNDER_PROFILER = ("profiled step", "profiled work", "profiled span")
+"""The bases whose times a profiler lengthens, so that they may exceed the measured step."""
+NONE: Mapping[str, str] = MappingProxyType({})
 PREDICTED = (
     "Through this: the predicted speed-up, limited to the finding's own time. Whole step: the "
     "predicted speed-up with the lever's other effects."
@@ -37,38 +41,60 @@ N_FIRST = 3
 """The number of findings on the first screen: those that add most, with cause and remedy."""
 
 
-def first(found: Diagnosis, name: str, pulled: Container[str] = ()) -> tuple[Block, ...]:
+def first(
+    found: Diagnosis,
+    name: str,
+    pulled: Container[str] = (),
+    rejected: Mapping[str, str] = NONE,
+) -> tuple[Block, ...]:
     """The findings that add most to the time or memory of `name`, in sentences; empty without a diagnosis.
-    Levers in `pulled` are marked as already in the best."""
+    Levers in `pulled` are marked as already in the best; `rejected` is as in `blocks`."""
     if not found.findings:
         return ()
     shown = found.findings[:N_FIRST]
     n_more = len(found.findings) - len(shown)
-    more = f" ({n_more} more below)" if n_more else ""
+    # A trace has no other times; those of a case stand beside its measured step.
+    longer = found.case is not None and found.basis in UNDER_PROFILER
+    asides = (
+        *(("times under the profiler",) if longer else ()),
+        *((f"{n_more} more below",) if n_more else ()),
+    )
+    aside = f" ({'; '.join(asides)})" if asides else ""
     return (
-        Paragraph(text=f"What holds {name} back{more}:"),
-        Items(texts=tuple(_with_share(each, pulled) for each in shown)),
+        Paragraph(text=f"What holds {name} back{aside}:"),
+        Items(texts=tuple(_with_share(each, pulled, rejected) for each in shown)),
     )
 
 
-def _with_share(found: Finding, pulled: Container[str]) -> str:
+def _with_share(found: Finding, pulled: Container[str], rejected: Mapping[str, str]) -> str:
     lost = None if found.held_back_s is None else format_cell(found.held_back_s, "s")
     if lost is None and found.held_back_bytes is not None:
         lost = format_cell(found.held_back_bytes, "bytes")
     share = None if found.share is None else format_cell(found.share, "share")
     size = ", ".join(each for each in (lost, share) if each is not None)
-    names = ", ".join(
-        f"{each.lever} (in the best)" if each.lever in pulled else each.lever
-        for each in found.gains
-    )
-    levers = f" Levers: {names}." if names else ""
     head = f"{found.title} ({size})" if size else found.title
-    return f"{found.code} {head}. {found.cause} To do: {found.advice}.{levers}"
+    return f"{found.code} {head}. {found.cause}{_remedy(found, pulled, rejected)}"
+
+
+def _remedy(found: Finding, pulled: Container[str], rejected: Mapping[str, str]) -> str:
+    """The advice with its levers, then those that a trial has rejected. Where it rejected all, there is no
+    advice left."""
+    left = [each.lever for each in found.gains if each.lever not in rejected]
+    tried = [each.lever for each in found.gains if each.lever in rejected]
+    names = ", ".join(f"{name} (in the best)" if name in pulled else name for name in left)
+    told = ", ".join(f"{name} ({rejected[name]})" for name in tried)
+    return "".join(
+        (
+            f" To do: {found.advice}." if left or not tried else "",
+            f" Levers: {names}." if names else "",
+            f" Tried and rejected: {told}." if told else "",
+        )
+    )
 
 
 def brief(found: Diagnosis) -> tuple[Block, ...]:
     """The ranking, and the rules that could not judge."""
-    return (*_ranking(found), *_missing(found))
+    return (*_ranking(found), *missing(found))
 
 
 def document(found: Diagnosis) -> Document:
@@ -77,21 +103,24 @@ def document(found: Diagnosis) -> Document:
     return Document(
         title=found.subject,
         headline=f"{n} finding{'' if n == 1 else 's'}",
-        blocks=blocks(found),
+        blocks=(*blocks(found), *missing(found)),
     )
 
 
-def blocks(found: Diagnosis, trials: Sequence[Trial] = ()) -> tuple[Block, ...]:
-    """All tables of the diagnosis. A trial of a lever on this very case stands beside its prediction."""
+def blocks(
+    found: Diagnosis, trials: Sequence[Trial] = (), rejected: Mapping[str, str] = NONE
+) -> tuple[Block, ...]:
+    """All tables of the diagnosis. A trial of a lever on this very case stands beside its prediction.
+    `rejected` are levers that no finding recommends, each with the result of its trial."""
     levers = without_empty(lever_table(found, trials))
     seen = evidence(found)
+    sentences = tuple(told(each, rejected) for each in found.findings)
     return (
         *_ranking(found),
-        *((Items(texts=tuple(map(told, found.findings))),) if found.findings else ()),
+        *((Items(texts=sentences),) if sentences else ()),
         *((TableBlock(table=levers),) if levers.rows else ()),
         *((TableBlock(table=seen),) if seen.rows else ()),
         *(Note(text=text) for text in _not_computed(found)),
-        *_missing(found),
     )
 
 
@@ -135,11 +164,9 @@ def ranking(found: Diagnosis) -> Table:
     )
 
 
-def told(found: Finding) -> str:
+def told(found: Finding, rejected: Mapping[str, str] = NONE) -> str:
     """A finding in sentences: cause, advice, levers."""
-    names = ", ".join(each.lever for each in found.gains)
-    pull = f" Levers: {names}." if names else ""
-    return f"{found.code}: {found.cause} To do: {found.advice}.{pull}"
+    return f"{found.code}: {found.cause}{_remedy(found, (), rejected)}"
 
 
 def evidence(found: Diagnosis) -> Table:
@@ -240,14 +267,34 @@ def _not_computed(found: Diagnosis) -> tuple[str, ...]:
     )
 
 
-def _missing(found: Diagnosis) -> tuple[Block, ...]:
+def missing(found: Diagnosis) -> tuple[Block, ...]:
     """A note that groups the missing inputs, so that the reader knows what to record next time."""
-    by_input: dict[str, list[str]] = {}
-    for each in found.abstentions:
-        for missing in each.missing:
-            by_input.setdefault(missing, []).append(each.code)
+    text = unjudged({"": found})
+    return () if text is None else (Note(text=text),)
+
+
+def unjudged(diagnoses: Mapping[str, Diagnosis]) -> str | None:
+    """How many rules could not judge each named case, and what was missing. A rule that judged some of the
+    cases is told with the others' names. None where every rule judged."""
+    by_input: dict[str, dict[str, list[str]]] = {}
+    for name, found in diagnoses.items():
+        for each in found.abstentions:
+            for input_ in each.missing:
+                by_input.setdefault(input_, {}).setdefault(each.code, []).append(name)
     if not by_input:
-        return ()
-    said = "; ".join(f"{missing} ({', '.join(codes)})" for missing, codes in by_input.items())
+        return None
+    counts = [f"{_rules(found)} could not judge {name}" for name, found in diagnoses.items()]
+    said = "; ".join(
+        f"{input_} ({', '.join(_code(code, names, diagnoses) for code, names in codes.items())})"
+        for input_, codes in by_input.items()
+    )
+    return f"{', '.join(counts).rstrip()}. Missing: {said}."
+
+
+def _rules(found: Diagnosis) -> str:
     n = len(found.abstentions)
-    return (Note(text=f"{n} rule{'' if n == 1 else 's'} could not judge. Missing: {said}."),)
+    return f"{n} rule{'' if n == 1 else 's'}"
+
+
+def _code(code: str, names: Sequence[str], diagnoses: Mapping[str, Diagnosis]) -> str:
+    return code if len(names) == len(diagnoses) else f"{code} for {' and '.join(names)}"

@@ -41,9 +41,8 @@ SCALES: dict[Unit, Scale] = {
         Prefix(1.0, ""),
     ),
     "s": (Prefix(1.0, " s"), Prefix(1e-3, " ms"), Prefix(1e-6, " µs"), Prefix(1e-9, " ns")),
-    # Peaks in one table straddle a GiB; 0.912 GiB compares with 14.2 GiB at a glance.
     "bytes": (
-        Prefix(2.0**30, " GiB", 0.1),
+        Prefix(2.0**30, " GiB"),
         Prefix(2.0**20, " MiB"),
         Prefix(2.0**10, " KiB"),
         Prefix(1.0, " B"),
@@ -94,11 +93,37 @@ def format_cell(value: Cell, unit: Unit) -> str:
     return _number(value / prefix.size, 3) + prefix.suffix
 
 
+def prefix_size(value: float, unit: Unit) -> float:
+    """The size of the prefix in which a value prints: 2**30 for 14.2 GiB."""
+    return _prefix(abs(value), unit).size
+
+
+def format_beside(value: float, largest: float, unit: Unit) -> str:
+    """The value in the prefix of a larger one beside it; in its own where it is less than a hundredth."""
+    prefix = _prefix(abs(largest), unit)
+    if value and _rounded(abs(value) / prefix.size, 3) < 0.01:
+        return format_cell(value, unit)
+    return _number(value / prefix.size, 3) + prefix.suffix
+
+
 def format_interval(interval: Interval, unit: Unit) -> str:
     """Both ends in one prefix, to three figures, or to more where they would look equal."""
     dash = " to " if interval.low < 0 else "–"
     ends = (_within(end, interval, unit) for end in (interval.low, interval.high))
     return dash.join(ends) + _prefix_of(interval, unit).suffix
+
+
+def format_ends(interval: Interval, unit: Unit) -> tuple[str, str]:
+    """Each end with its unit, with the digits of `format_interval`."""
+    suffix = _prefix_of(interval, unit).suffix
+    low, high = (_within(end, interval, unit) + suffix for end in (interval.low, interval.high))
+    return low, high
+
+
+def print_alike(interval: Interval, unit: Unit) -> bool:
+    """Whether three figures are too few to tell the ends apart."""
+    low, high = (format_cell(end, unit) for end in (interval.low, interval.high))
+    return interval.low < interval.high and low == high
 
 
 def format_estimate(interval: Interval, unit: Unit) -> str:

@@ -1,6 +1,7 @@
 """The report of a generation: the texts, then how fast they came. Of a queue the times come first."""
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -259,6 +260,12 @@ def _row(each: Batched) -> tuple[str | float | int | None, ...]:
     )
 
 
+def _range(counts: Sequence[int]) -> str:
+    """The least and the most: "5 to 12"; one number where they are equal."""
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
 def _queue(found: Serving) -> Facts:
     new = [each.n_new_tokens for each in found.continuations]
     prompts = [each.n_prompt_tokens for each in found.continuations]
@@ -270,8 +277,8 @@ def _queue(found: Serving) -> Facts:
             Fact(name="step of decode", value=printable(step)),
             Fact(name="rows", value=f"{found.rows:,}"),
             Fact(name="pages", value=f"{found.n_pages:,} of {found.page_size:,} tokens"),
-            Fact(name="tokens of a prompt", value=f"{min(prompts):,} to {max(prompts):,}"),
-            Fact(name="tokens of a text", value=f"{min(new):,} to {max(new):,}"),
+            Fact(name="tokens of a prompt", value=_range(prompts)),
+            Fact(name="tokens of a text", value=_range(new)),
             Fact(name="texts alike in both", value=f"{found.n_equal:,} of {len(new):,}"),
         )
     )

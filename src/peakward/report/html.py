@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from peakward.records.study import Plot
 from peakward.report.charts import draw
-from peakward.report.columns import prose_columns
+from peakward.report.columns import in_one_unit, prose_columns, shown
 from peakward.report.document import Block, Document
 from peakward.report.format import format_cell, is_numeric, tone
 
@@ -51,6 +51,8 @@ def _template() -> Template:
         tone=tone,
         drawings=_drawings,
         prose_columns=prose_columns,
+        shown=shown,
+        in_one_unit=in_one_unit,
     )
     return environment.get_template("page.html.j2")
 

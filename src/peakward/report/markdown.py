@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from peakward.records.study import Cell, Column, Plot, Table
 from peakward.report import plots
+from peakward.report.columns import in_one_unit, shown
 from peakward.report.document import (
     Block,
     Code,
@@ -94,6 +95,7 @@ def _figures(figures: tuple[Figure, ...]) -> str:
 
 
 def _table(table: Table) -> str:
+    table = in_one_unit(shown(table))
     title = f"**{escape(table.title)}**\n\n" if table.title else ""
     head = _row(escape(column.name) for column in table.columns)
     rule = _row("---:" if is_numeric(column.unit) else "---" for column in table.columns)

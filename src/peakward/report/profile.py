@@ -80,7 +80,12 @@ def whole(found: Profile, diagnosis: Diagnosis | None = None) -> Document:
     """All contents of the profile, and the diagnosis."""
     several = _filled(profile_tables.devices(found)) if len(found.breakdown.devices) > 1 else ()
     sections = (
-        Section(title="Findings", blocks=() if diagnosis is None else findings.blocks(diagnosis)),
+        Section(
+            title="Findings",
+            blocks=()
+            if diagnosis is None
+            else (*findings.blocks(diagnosis), *findings.missing(diagnosis)),
+        ),
         Section(title="Time", blocks=(TableBlock(table=profile_tables.time(found)), *several)),
         Section(
             title="Idle",

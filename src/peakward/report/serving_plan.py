@@ -97,9 +97,18 @@ def _facts(plan: ServingPlan) -> Facts:
     return Facts(facts=tuple(Fact(name=name, value=value) for name, value in facts.items()))
 
 
+IN_BLOCKS_ALONE = ("fp8", "int8", "int4")
+"""The types that `WeightFormat` applies to the blocks' matrices alone."""
+
+
 def _weights(work: ServingWorkload) -> str:
-    group = work.weights.group_size
-    return work.weights.type if group is None else f"{work.weights.type}, a scale for {group}"
+    """The stored types: "int4 in the blocks' matrices, a scale for 128; embedding, head and norms in 16
+    bits"."""
+    stored, group = work.weights.type, work.weights.group_size
+    if stored not in IN_BLOCKS_ALONE:
+        return stored
+    scale = "" if group is None else f", a scale for {group}"
+    return f"{stored} in the blocks' matrices{scale}; embedding, head and norms in 16 bits"
 
 
 def _notes(plan: ServingPlan) -> tuple[Block, ...]:

@@ -16,7 +16,15 @@ from rich.text import Text
 
 from peakward.records.study import Cell, Column, Plot, Table
 from peakward.report import plots
-from peakward.report.columns import cut, longest_part, name_columns, prose_columns, wrap
+from peakward.report.columns import (
+    cut,
+    in_one_unit,
+    longest_part,
+    name_columns,
+    prose_columns,
+    shown,
+    wrap,
+)
 from peakward.report.document import (
     Block,
     Code,
@@ -116,7 +124,7 @@ NARROWEST_PROSE = 28
 
 def lay_out(table: Table, width: int) -> Iterator[RenderableType]:
     """The table's title, body and note, in lines of at most `width`. Every heading is shown."""
-    table = _with_cut_names(table)
+    table = _with_cut_names(in_one_unit(shown(table)))
     if table.title:
         yield Text(wrap(table.title, width), style="bold")
     note = () if table.note is None else (Text(wrap(table.note, width), style="dim"),)

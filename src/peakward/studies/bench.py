@@ -7,11 +7,11 @@ from peakward.records.calibration import Calibration
 from peakward.records.case import Case, ConfiguredCase, ModelCase
 from peakward.records.measurement import Measurement, Protocol
 from peakward.records.study import Cell, Column, Conclusion, Study, Table
-from peakward.report.cases import label, parts, settings, workload
+from peakward.report.cases import label, parts, settings, worded, workload
 from peakward.report.columns import spread_column
 from peakward.report.format import format_cell, format_spread
 from peakward.studies.cases import place
-from peakward.studies.claims import Ranking, Sentence, rank, sources
+from peakward.studies.claims import Ranking, Sentence, longer, rank, sources
 from peakward.studies.engine import Parts, Point, Row
 from peakward.studies.execute import carry_out
 from peakward.studies.readings import (
@@ -76,6 +76,7 @@ SETTINGS = (
     "loss",
     "own kernels",
     "weights",
+    "other settings",
     "memory limit",
     "warm-up steps",
 )
@@ -136,7 +137,7 @@ def _setting_cells(planned: Planned) -> tuple[str | None, ...]:
     limit = getattr(case, "memory_limit_bytes", None)
     conditions = (None if limit is None else format_cell(limit, "bytes"), warmup)
     if not isinstance(case, ConfiguredCase):
-        return (*(None,) * 9, *conditions)
+        return (*(None,) * 10, *conditions)
     how = case.configuration
     other = parts(how)
     loss, weights = other.pop("loss", None), other.pop("weights", None)
@@ -149,9 +150,9 @@ def _setting_cells(planned: Planned) -> tuple[str | None, ...]:
         how.optimizer if case.workload.pass_ == "train_step" else None,
         how.checkpointing,
         loss,
-        ", ".join(part if value == "fused" else f"{value} {part}" for part, value in other.items())
-        or None,
+        ", ".join(part for part, value in other.items() if value == "fused") or None,
         weights,
+        ", ".join(worded(part, value) for part, value in other.items() if value != "fused") or None,
         *conditions,
     )
 
@@ -224,11 +225,11 @@ def _compare(ranking: Ranking) -> Iterator[Conclusion]:
             f"{where}: none of {n} configurations is measurably faster than another{ranking.absent}."
         )
         return
-    factor = slowest.time.estimate / fastest.time.estimate
+    speed = longer(fastest, slowest)
     yield from told.end(
         f"{where}: of {n} configurations {', '.join(settings(fastest.point.case))} is "
         f"{'among the fastest' if ranking.near else ranking.title}, at "
-        f"{told('fastest over slowest', factor, 'ratio', last, first)} the speed of "
+        f"{told.interval('fastest over slowest', speed, 'ratio', last, first)} the speed of "
         f"{', '.join(settings(slowest.point.case))}, by intervals{processes(first, last)}{ranking.absent}."
     )
 

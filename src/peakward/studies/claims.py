@@ -16,9 +16,8 @@ from peakward.records.model_shape import ModelShape
 from peakward.records.plan import ScalingFit
 from peakward.records.profile import CaseProfile
 from peakward.records.study import Conclusion, Evidence, Unit
-from peakward.report.format import format_cell
-from peakward.stats.pairs import median_ratio
-from peakward.studies.engine import Row
+from peakward.report.format import format_cell, format_ends, format_estimate, print_alike
+from peakward.studies.engine import Row, time_ratio
 from peakward.studies.power_law import exponent_interval
 from peakward.studies.readings import distinct, processes
 from peakward.studies.values import Value, groups
@@ -79,16 +78,22 @@ class Sentence:
     def estimate(
         self, quantity: str, found: Interval | None, unit: Unit, *sources: Source | None
     ) -> str:
-        """The estimate of an interval."""
-        return self(quantity, None if found is None else found.estimate, unit, *sources)
+        """The estimate of an interval, with the digits of `range`."""
+        text = self(quantity, None if found is None else found.estimate, unit, *sources)
+        if found is not None and print_alike(found, unit):
+            return format_estimate(found, unit)
+        return text
 
     def range(
         self, quantity: str, found: Interval | None, unit: Unit, *sources: Source | None
     ) -> str:
-        """The ends of an interval: "1.02× to 1.05×"."""
+        """The ends of an interval: "1.02× to 1.05×", with more digits where three do not tell them apart."""
         low, high = (None, None) if found is None else (found.low, found.high)
         first = self(f"{quantity}, low end", low, unit, *sources)
-        return f"{first} to {self(f'{quantity}, high end', high, unit, *sources)}"
+        last = self(f"{quantity}, high end", high, unit, *sources)
+        if found is not None and print_alike(found, unit):
+            first, last = format_ends(found, unit)
+        return f"{first} to {last}"
 
     def interval(
         self, quantity: str, found: Interval | None, unit: Unit, *sources: Source | None
@@ -155,7 +160,7 @@ def extremes(
     where: Callable[[AnyRow], str] = lambda row: row.place,
 ) -> Iterator[Conclusion]:
     """Where a value is least and most: "A step takes from 1.01× (tiny …) to 2.40× (small …) of …, 1.20× in
-    the median of 12 cases". `behind` gives a row's sources."""
+    the median of 12 cases"; one figure where both print alike. `behind` gives a row's sources."""
     found = known(rows, value.number)
     if not found:
         return
@@ -167,9 +172,13 @@ def extremes(
     to_last = told(f"{value.name}, most", high, value.unit, *behind(last))
     every = [each for _, row in found for each in behind(row)]
     typical = told(f"{value.name}, median", median(each for each, _ in found), value.unit, *every)
+    n = told.count("cases", len(found), every)
+    if from_first == to_last:
+        yield from told.end(f"{subject} {from_first} {of} in each of {n} cases.")
+        return
     yield from told.end(
         f"{subject} from {from_first} ({where(first)}) to {to_last} ({where(last)}) {of}, {typical} in the "
-        f"median of {told.count('cases', len(found), every)} cases."
+        f"median of {n} cases."
     )
 
 
@@ -244,22 +253,19 @@ def not_timed(untimed: Iterable[AnyRow]) -> str:
 
 
 def compared(where: str, slow: AnyRow | None, fast: AnyRow | None) -> Iterator[Conclusion]:
-    """How many times as long the one takes as the other, or that their intervals do not tell them apart.
-
-    Nothing where one was not timed.
-    """
+    """How many times as long the one takes as the other, with the interval of `longer`, or that their
+    intervals do not tell them apart. Nothing where one was not timed."""
     if slow is None or fast is None or slow.time is None or fast.time is None:
         return
     told, both = Sentence(), (slow.measurement, fast.measurement)
-    ratio = slow.time.estimate / fast.time.estimate
-    times = told("time over time", ratio, "ratio", *both)
+    ratio = longer(fast, slow)
+    times = told.estimate("time over time", ratio, "ratio", *both)
     text = f"{where}: {slow.name} takes {times} the time of {fast.name}"
     if not distinct(slow.time, fast.time):
         yield from told.end(f"{text}, not told apart by intervals{processes(*both)}.")
         return
-    low = told("least", slow.time.low / fast.time.high, "ratio", *both)
-    high = told("most", slow.time.high / fast.time.low, "ratio", *both)
-    yield from told.end(f"{text} ({low} to {high}{processes(*both)}).")
+    ends = told.range("time over time", ratio, "ratio", *both)
+    yield from told.end(f"{text} ({ends}{processes(*both)}).")
 
 
 def fastest(where: str, rivals: Iterable[AnyRow], base: AnyRow) -> Iterator[Conclusion]:
@@ -431,7 +437,9 @@ def _number(x: Value, row: AnyRow) -> int:
 
 
 def longer(first: AnyRow, second: AnyRow) -> Interval | None:
-    """The second's median over the first's, with its interval."""
-    if first.time is None or second.time is None:
-        return None
-    return median_ratio(first.time, second.time)
+    """The second's time over the first's, with the interval that tables show too.
+
+    `median_ratio` computes it: errors of two medians that were measured apart are independent, so they add
+    in squares. Dividing the ends would add the errors themselves, and gives an interval that is too wide.
+    """
+    return time_ratio(first.time, second.time)

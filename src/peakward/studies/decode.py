@@ -204,8 +204,9 @@ STUDY = Study(
                 REASON,
             ),
             each=model,
-            note="The floor is that of a step with a cache, for all ways: what the newest token needs. The "
-            "predicted time has its own interval. On a CPU the process's memory is measured.",
+            note="The floor is that of a step with a cache, for all ways: what the newest token needs. On a "
+            "CPU the process's memory is measured.",
+            about=((EXPECTED, "The predicted time has its own interval."),),
         ),
         table(
             "Exponents in the length",

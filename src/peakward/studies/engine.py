@@ -152,13 +152,18 @@ class Row(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
 
     @property
     def speed(self) -> Interval | None:
-        """The base's time over the row's, with the interval that theirs give it: above 1 is faster."""
-        return time_ratio(self.time, self.base_time)
+        """The base's time over the row's, with the interval that theirs give it: above 1 is faster. None for
+        a row that is its own base, which has no ratio to tell."""
+        return None if self._is_base else time_ratio(self.time, self.base_time)
 
     @property
     def over_base(self) -> Interval | None:
-        """The row's time over its base's, with its interval: above 1 is slower."""
-        return time_ratio(self.base_time, self.time)
+        """The row's time over its base's, with its interval: above 1 is slower. None as for `speed`."""
+        return None if self._is_base else time_ratio(self.base_time, self.time)
+
+    @property
+    def _is_base(self) -> bool:
+        return self.measurement is not None and self.measurement is self.base
 
     def against(self, other: Self) -> Self:
         """The row, held against another."""

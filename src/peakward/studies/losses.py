@@ -65,12 +65,19 @@ def weight_bytes(row: Row[Any]) -> int | None:
 
 
 def by_how_much(told: Sentence, row: Row[Any], than: Row[Any]) -> str:
-    """For a sentence: "0.0102 (0.00595 to 0.0145) nats a token more", or less, whichever it is."""
+    """For a sentence: "0.0102 (0.00595 to 0.0145) nats a token more", or less, whichever it is; behind an
+    interval that holds 0, "not told apart"."""
     found, side = more(row, than), "more"
     if found is not None and found.estimate < 0:
         found, side = more(than, row), "less"
     both = (row.measurement, than.measurement)
-    return f"{told.interval(f'{side} loss', found, 'count', *both)} nats a token {side}"
+    by, ends = (say(f"{side} loss", found, "count", *both) for say in (told.estimate, told.range))
+    return f"{by} ({ends}{_doubt(found)}) nats a token {side}"
+
+
+def _doubt(found: Interval | None) -> str:
+    """For behind the ends of a difference."""
+    return ": not told apart" if told_apart(found) == "not told apart" else ""
 
 
 def told_apart(found: Interval | None) -> str | None:
@@ -100,8 +107,7 @@ def against(
             )
         said = f"{row.name}: a loss of {told('loss', mean(row), 'count', row.measurement)} nats a token"
         said += f", {told(f'{side} loss', found.estimate, 'count', *both)} {side} than {base.name} "
-        said += f"({told.range(f'{side} loss', found, 'count', *both)}"
-        said += ": not told apart)" if told_apart(found) == "not told apart" else ")"
+        said += f"({told.range(f'{side} loss', found, 'count', *both)}{_doubt(found)})"
         if share := ratio(kept(row), kept(base)):
             said += f", in {told('bytes kept', share, 'share', *both)} of the bytes"
         yield from told.end(f"{said}.")

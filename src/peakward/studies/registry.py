@@ -134,7 +134,7 @@ STUDIES: dict[str, Entry] = {
         ),
         Entry(
             name="decode",
-            question="What does a step of generation take, with and without a cache, and of the bandwidth?",
+            question="What does a step of generation take, and what does it take of the bandwidth?",
             uses=Uses(precisions=1),
         ),
         Entry(

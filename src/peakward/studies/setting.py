@@ -76,7 +76,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def refusals(self, cases: Iterable[ModelCase]) -> tuple[str, ...]:
         """Notes on why cases were left out, each reason once."""
         reasons = (self.obstacle(case) for case in cases)
-        return tuple(dict.fromkeys(f"Not run: {each}." for each in reasons if each is not None))
+        return tuple(
+            dict.fromkeys(f"Not run here: {each}." for each in reasons if each is not None)
+        )
 
 
 def read_setting(environment: Environment, scope: Scope) -> Setting:

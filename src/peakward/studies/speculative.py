@@ -150,12 +150,13 @@ def speed(row: Row[Guessing]) -> Interval:
 
 
 def slower(view: View[Guessing]) -> Iterator[Conclusion]:
-    """Names the cases that are slower than decoding without guesses, a sentence for each draft."""
+    """Names the cases that are slower than decoding without guesses, with their intervals by texts: a
+    sentence for each draft."""
     losing = [row for row in view.rows if (own := measured(row)) is not None and own.high < 1]
     for rows in values.groups(losing, curve):
         told = Sentence()
         each = [
-            f"{told(f'speed-up by {n}', speed(row).estimate, 'ratio', row.measurement)} with {n}"
+            f"{told.interval(f'speed-up by {n}', speed(row), 'ratio', row.measurement)} with {n}"
             for row in rows
             if (n := guesses(row))
         ]

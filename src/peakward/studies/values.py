@@ -162,17 +162,23 @@ def table(
     *,
     each: Key | None = None,
     note: str | Callable[[Any], str] | None = None,
+    about: Sequence[tuple[Value, str]] = (),
 ) -> Callable[[View[Any]], Iterator[Table]]:
-    """A table of these values over rows; with `each`, one a group, titled and noted by its first row."""
+    """A table of these values over rows; with `each`, one a group, titled and noted by its first row. `about`
+    are further sentences of the note, each about a value that some row has."""
 
     def made(view: View[Any]) -> Iterator[Table]:
         found = tuple(rows(view))
         for group in (found,) if each is None else groups(found, each):
+            first = note if not callable(note) else note(group[0]) if group else None
+            told = (
+                text for value, text in about if any(value.cell(row) is not None for row in group)
+            )
             yield Table(
                 title=title if isinstance(title, str) else title(group[0]),
                 columns=tuple(value.column for value in values),
                 rows=tuple(tuple(value.cell(row) for value in values) for row in group),
-                note=note if not callable(note) else note(group[0]) if group else None,
+                note=" ".join(filter(None, (first, *told))) or None,
             )
 
     return made

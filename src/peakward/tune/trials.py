@@ -81,7 +81,9 @@ def _each_once(doubts: Iterable[str]) -> tuple[str, ...]:
     for doubt in doubts:
         alike.setdefault(re.sub(r"[\d.]+", "#", doubt), []).append(doubt)
     return tuple(
-        first if not more else f"{first}, and in {len(more)} turns more alike"
+        first
+        if not more
+        else f"{first}, and alike in {len(more)} more turn{'' if len(more) == 1 else 's'}"
         for first, *more in alike.values()
     )
 

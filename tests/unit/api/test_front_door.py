@@ -259,7 +259,7 @@ def test_a_cpu_s_case_is_told_nothing_on_a_gpu():
 
 def test_a_lever_that_cannot_apply_is_refused_before_anything_runs(in_tmp):
     case = pw.case("tiny", batch_size=1, seq_len=8, device="cpu")
-    with pytest.raises(pw.PeakwardError, match="fp8 needs cuda, got cpu"):
+    with pytest.raises(pw.PeakwardError, match="fp8 needs a CUDA GPU, got a CPU"):
         pw.run(case, levers=("fp8",))
     assert list(in_tmp.iterdir()) == []
 

@@ -156,7 +156,7 @@ def test_a_cache_in_int8_is_read_in_bytes_and_told(model):
     # Beside each key and each value of a head a scale of 4 bytes.
     assert found.bytes_per_step == PARAMETERS * 4 + 5 * (2 * 2 * 2 * (8 + 4))
     assert (found.kv_cache, plain.kv_cache) == ("int8", "static")
-    assert found.not_fused == plain.not_fused == "decode-step fused needs cuda, got cpu"
+    assert found.not_fused == plain.not_fused == "decode-step fused needs a CUDA GPU, got a CPU"
     assert "in int8, with a scale" in pw.markdown(found)
     assert "in int8" not in pw.markdown(plain)
     queue = pw.serve(model, ["hello"], device="cpu", max_new_tokens=4, kv_cache="int8")
@@ -324,7 +324,7 @@ def test_texts_that_end_at_once_have_no_rate(model, monkeypatch):
 
 def test_the_step_that_ran_is_told_and_why_no_other(model):
     found, asked = made(model), made(model, decode_step="separate")
-    reason = "decode-step fused needs cuda, got cpu"
+    reason = "decode-step fused needs a CUDA GPU, got a CPU"
     assert (found.decode_step, found.not_fused) == ("separate", reason)
     assert (asked.decode_step, asked.not_fused) == ("separate", None)
     assert f"separate operators: {reason}" in pw.markdown(found)
@@ -480,13 +480,18 @@ REFUSED = (
         ("--prompts", "queue.txt", "--draft", "skip:1"), "expected no --draft for a queue, got 'sk"
     ),
     Line(("--prompt", "x", "--decode-step", "eager"), "expected a value of --decode-step"),
-    Line(("--prompt", "x", "--decode-step", "fused"), "decode-step fused needs cuda, got cpu"),
-    Line(("--prompt", "x", "--precision", "fp16"), "a value of --precision, got 'fp16'"),
-    Line(("--prompt", "x", "--precision", "tf32"), "precision tf32 needs cuda, got cpu"),
-    Line(("--prompt", "x", "--weights", "int4"), "a value of --weights, got 'int4'"),
-    Line(("--prompt", "x", "--weights", "int4:128"), "weights int4:128 needs cuda, got cpu"),
     Line(
-        ("--prompts", "queue.txt", "--weights", "int4:128"), "weights int4:128 needs cuda, got cpu"
+        ("--prompt", "x", "--decode-step", "fused"), "decode-step fused needs a CUDA GPU, got a CPU"
+    ),
+    Line(("--prompt", "x", "--precision", "fp16"), "a value of --precision, got 'fp16'"),
+    Line(("--prompt", "x", "--precision", "tf32"), "precision tf32 needs a CUDA GPU, got a CPU"),
+    Line(("--prompt", "x", "--weights", "int4"), "a value of --weights, got 'int4'"),
+    Line(
+        ("--prompt", "x", "--weights", "int4:128"), "weights int4:128 needs a CUDA GPU, got a CPU"
+    ),
+    Line(
+        ("--prompts", "queue.txt", "--weights", "int4:128"),
+        "weights int4:128 needs a CUDA GPU, got a CPU",
     ),
     Line(
         ("--prompt", "x", "--calibration-text", "kjv"), "no calibration text beside weights dense"
@@ -593,7 +598,7 @@ def test_a_queue_is_made_by_the_step_that_is_asked_for(model, monkeypatch):
     pytest.importorskip("triton")
     if torch.cuda.is_available():
         pytest.skip("tests/gpu has it compiled")
-    with pytest.raises(pw.PeakwardError, match=r"that can take the fused step: .* got cpu"):
+    with pytest.raises(pw.PeakwardError, match=r"that can take the fused step: .* got a CPU"):
         pw.serve(model, ["hello"], decode_step="fused", device="cpu", max_new_tokens=2)
     monkeypatch.setattr(generating, "not_fused", lambda *_, **__: None)
     fused, plain = (

@@ -63,7 +63,7 @@ def test_a_step_is_measured_profiled_diagnosed_and_reported(
     assert told["compile"] == "needs a C++ compiler on the PATH"
     assert "fused-optimizer" not in told
     assert "fused-optimizer" in {each.lever for each in study.trials if each.stage != "refused"}
-    assert told["tf32"] == "needs cuda, got cpu"
+    assert told["tf32"] == "needs a CUDA GPU, got a CPU"
     assert "which the step never calls" in told["sdpa-math"]
     assert all(torch.equal(before[name], x) for name, x in given.model.state_dict().items())
     report = pw.markdown(study)

@@ -36,10 +36,10 @@ def cases(here, **given):
 @pytest.mark.parametrize(
     ("here", "given", "line"),
     [
-        (a_machine(), {"precision": "fp8"}, "precision fp8 needs cuda, got cpu"),
-        (a_machine(), {"precision": "tf32"}, "precision tf32 needs cuda"),
-        (a_machine(), {"cuda_graphs": "on"}, "cuda-graphs on needs cuda, got cpu"),
-        (a_machine(), {"attention": "sdpa-cudnn"}, "attention sdpa-cudnn needs cuda"),
+        (a_machine(), {"precision": "fp8"}, "precision fp8 needs a CUDA GPU, got a CPU"),
+        (a_machine(), {"precision": "tf32"}, "precision tf32 needs a CUDA GPU"),
+        (a_machine(), {"cuda_graphs": "on"}, "cuda-graphs needs a CUDA GPU, got a CPU"),
+        (a_machine(), {"attention": "sdpa-cudnn"}, "attention sdpa-cudnn needs a CUDA GPU"),
         (
             a_machine(has_compiler=False),
             {"compile": "default"},
@@ -70,7 +70,7 @@ def test_of_a_grid_what_cannot_apply_is_left_out_and_said_once():
     grid = cases(here, precision="fp32,fp8", seq_len="8,16")
     kept, reasons = machine.runnable(grid, here)
     assert [each.configuration.precision for each in kept] == ["fp32", "fp32"]
-    assert reasons == ("precision fp8 needs cuda, got cpu",)
+    assert reasons == ("precision fp8 needs a CUDA GPU, got a CPU",)
 
 
 def test_every_default_can_run_everywhere():

@@ -33,6 +33,8 @@ from peakward.records.parallel import CollectiveTime, LinkCalibration, LinkFit
 from peakward.records.plan import DryRun, PlannedStep
 from peakward.records.result import LONGEST_REPR, Result
 from peakward.records.study import Studies
+from peakward.report.document import Facts
+from peakward.report.generation import served_document
 from peakward.store.database import Store
 from peakward.traces.memory.memory import Memory
 from peakward.traces.trace import Trace
@@ -396,3 +398,15 @@ def test_a_database_is_no_saved_result(tmp_path):
     Store.open(place).close()
     with pytest.raises(PeakwardError, match=r"got the database .*here.db: name it to `pw.apply`"):
         pw.load(place)
+
+
+def test_texts_of_one_length_are_told_by_one_number():
+    shown = served_document(serving())
+    blocks = (*shown.blocks, *(block for section in shown.sections for block in section.blocks))
+    facts = {
+        each.name: each.value
+        for block in blocks
+        if isinstance(block, Facts)
+        for each in block.facts
+    }
+    assert (facts["tokens of a prompt"], facts["tokens of a text"]) == ("4", "3")

@@ -86,17 +86,23 @@ def refused(argv, capsys) -> str:
         (["bench", "--model"], "--model"),
         (["run", "--model", "gpt5"], "expected a model, got 'gpt5': perhaps gpt2"),
         (["run", "--lever", "compil"], "expected a lever, got 'compil': perhaps compile"),
-        (["run", "--lever", "fp8", "--device", "cpu"], "fp8 needs cuda, got cpu"),
-        (["run", "--lever", "cuda-graphs", "--device", "cpu"], "cuda-graphs needs cuda, got cpu"),
+        (["run", "--lever", "fp8", "--device", "cpu"], "fp8 needs a CUDA GPU, got a CPU"),
+        (
+            ["run", "--lever", "cuda-graphs", "--device", "cpu"],
+            "cuda-graphs needs a CUDA GPU, got a CPU",
+        ),
         (["run", "--baseline", "precision=bf15"], "got 'bf15': perhaps bf16"),
-        (["run", "--baseline", "fp8", "--device", "cpu"], "precision fp8 needs cuda"),
+        (["run", "--baseline", "fp8", "--device", "cpu"], "precision fp8 needs a CUDA GPU"),
         (["run", "--batch-size", "1,2"], "expected one case, got a grid of 2"),
         (["run", "--budget", "0"], "expected a time from 1s to 168h for --budget, got '0'"),
         (["run", "--budget", "soon"], "for --budget, got 'soon'"),
         (["bench", "--device", "tpu"], "expected a value of --device, got 'tpu'"),
         (["bench", "--precision", "bf61"], "perhaps bf16"),
-        (["bench", "--precision", "fp8", "--device", "cpu"], "precision fp8 needs cuda, got cpu"),
-        (["bench", "--cuda-graphs", "on", "--device", "cpu"], "needs cuda"),
+        (
+            ["bench", "--precision", "fp8", "--device", "cpu"],
+            "precision fp8 needs a CUDA GPU, got a CPU",
+        ),
+        (["bench", "--cuda-graphs", "on", "--device", "cpu"], "needs a CUDA GPU"),
         (["bench", "--batch-size", "0"], "from 1 to 65,536 for --batch-size, got '0'"),
         (["bench", "--batch-size", "-1"], "for --batch-size, got '-1'"),
         (["bench", "--seq-len", "9999999999"], "for --seq-len"),
@@ -110,23 +116,30 @@ def refused(argv, capsys) -> str:
         (["study", "warmpu"], "expected a study, got 'warmpu': perhaps warmup"),
         (["study", "warmup", "--all"], "expected one study or --all"),
         (["study", "warmup", "--precision", "fp4"], "a value of --precision, got 'fp4'"),
-        (["study", "warmup", "--precision", "bf16"], "expected no --precision for warmup, got 1"),
+        (
+            ["study", "warmup", "--precision", "bf16"],
+            "expected no --precision for warmup, got bf16",
+        ),
         (["study", "warmup", "--memory-limit", "2"], "expected no --memory-limit for warmup"),
         (["study", "compile", "--precision", "bf16"], "expected no --precision for compile"),
         (["study", "compile", "--memory-limit", "2"], "expected no --memory-limit for compile"),
-        (["study", "compile", "--seq-len", "8,16"], "at most 1 of --seq-len for compile, got 2"),
-        (["study", "scaling", "--model", "tiny"], "expected no --model for scaling, got 1"),
+        (["study", "compile", "--seq-len", "8,16"], "at most 1 of --seq-len for compile, got 8,16"),
+        (["study", "scaling", "--model", "tiny"], "expected no --model for scaling, got tiny"),
         (["study", "hierarchy", "--precision", "bf16"], "expected no --precision for hierarchy"),
-        (["study", "scaling", "--seq-len", "8"], "expected no --seq-len for scaling, got 1"),
-        (["study", "scaling", "--batch-size", "8"], "expected no --batch-size for scaling, got 1"),
-        (["study", "scaling", "--timeout", "9m"], "expected no --timeout for scaling, got 1"),
+        (["study", "scaling", "--seq-len", "8"], "expected no --seq-len for scaling, got 8:"),
+        (["study", "scaling", "--batch-size", "8"], "expected no --batch-size for scaling, got 8:"),
+        (["study", "scaling", "--timeout", "9m"], "expected no --timeout for scaling, got 9m:"),
+        (
+            ["study", "scaling", "--n-layers", "2"],
+            "expected no --model for scaling, got --n-layers 2",
+        ),
         (
             ["study", "checkpointing", "--precision", "fp32,bf16"],
-            "at most 1 of --precision for checkpointing, got 2",
+            "at most 1 of --precision for checkpointing, got fp32,bf16",
         ),
         (
             ["study", "throughput", "--precision", "fp8", "--device", "cpu"],
-            "precision fp8 needs cuda, got cpu",
+            "precision fp8 needs a CUDA GPU, got a CPU",
         ),
         (
             ["study", "warmup", "--model", "gpt2", "--seq-len", "2048"],
@@ -158,7 +171,7 @@ def test_a_dry_run_says_what_it_leaves_out(capsys, in_tmp):
     assert main(argv) == 0
     said = capsys.readouterr().out
     assert "1 measurement, 0 of them stored already" in said
-    assert "Left out where it cannot apply: precision fp8 needs cuda, got cpu." in said
+    assert "Left out where it cannot apply: precision fp8 needs a CUDA GPU, got a CPU." in said
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def test_one_screen_says_what_held_the_memory(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["memory", TRAIN]) == 0
     said = capsys.readouterr().out
-    assert "peak 0.886 GiB allocated, 0.947 GiB reserved" in said
+    assert "peak 908 MiB allocated, 970 MiB reserved" in said
     assert "optimizer state" in said and "Allocator activity" not in said
     assert len(said.splitlines()) < 60
 

@@ -154,7 +154,7 @@ def test_an_optimizer_lever_needs_an_optimizer() -> None:
 )
 def test_refused_on_a_cpu(name: str) -> None:
     at = case(device="cpu", precision="bf16-mixed")
-    assert applies(lever(name), at, capability=None) == "needs cuda, got cpu"
+    assert applies(lever(name), at, capability=None) == "needs a CUDA GPU, got a CPU"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def stopped(at: ModelCase, capability: tuple[int, int] | None = None) -> str | N
     ],
 )
 def test_a_setting_for_cuda_alone_is_refused_on_a_cpu(field: str, value: str) -> None:
-    assert stopped(case("cpu", **{field: value})) == f"{field} {value} needs cuda, got cpu"
+    assert stopped(case("cpu", **{field: value})) == f"{field} {value} needs a CUDA GPU, got a CPU"
     assert stopped(case("cuda", **{field: value}), (9, 0)) is None
 
 
@@ -212,7 +212,7 @@ def test_moments_in_fewer_bits_need_fp32_parameters(value: str) -> None:
 
 
 def test_cuda_graphs_are_refused_on_a_cpu() -> None:
-    assert stopped(case("cpu", cuda_graphs=True)) == "cuda-graphs on needs cuda, got cpu"
+    assert stopped(case("cpu", cuda_graphs=True)) == "cuda-graphs needs a CUDA GPU, got a CPU"
 
 
 def test_flash_takes_any_precision_on_a_cpu_and_16_bits_on_a_gpu() -> None:

@@ -30,7 +30,7 @@ def test_they_serve_what_has_as_many_queries_as_keys(attention, pass_):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"device": "cpu"}, "attention flash needs cuda, got cpu"),
+        ({"device": "cpu"}, "attention flash needs a CUDA GPU, got a CPU"),
         ({"capability": (7, 5), "precision": "fp32"}, "compute capability 8.0, got 7.5"),
         ({"pass_": "decode"}, "prefill, got decode"),
         ({"head_dim": 8}, "attention flash needs a head_dim from 16 to 256, got 8"),
@@ -55,7 +55,7 @@ def test_flash_takes_any_type_and_window_and_younger_gpus(changes):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"device": "cpu"}, "attention flash-hopper needs cuda, got cpu"),
+        ({"device": "cpu"}, "attention flash-hopper needs a CUDA GPU, got a CPU"),
         ({"capability": (8, 0)}, "compute capability 9.0, got 8.0"),
         (
             {"capability": (10, 0)},
@@ -75,7 +75,10 @@ def test_flash_hopper_is_refused_with_the_reason(changes, says):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"device": "cpu", "pass_": "decode"}, "attention flash-decode needs cuda, got cpu"),
+        (
+            {"device": "cpu", "pass_": "decode"},
+            "attention flash-decode needs a CUDA GPU, got a CPU",
+        ),
         ({"pass_": "prefill"}, "attention flash-decode needs the pass decode, got prefill"),
         ({"pass_": "decode", "head_dim": 264}, "needs a head_dim from 1 to 256, got 264"),
         ({"pass_": "decode", "positions": "alibi"}, "positions without a bias on the scores"),

@@ -101,7 +101,7 @@ def test_obstacles():
     assert told(case("none")) is None
     assert "kv-cache none needs the pass decode, got prefill" in told(case("none", "prefill"))
     assert "flash-decode" in told(case("none", device="cuda", attention="flash-decode"))
-    assert "needs cuda, got cpu" in told(case("int8"))
+    assert "needs a CUDA GPU, got a CPU" in told(case("int8"))
     old = setting_obstacle("kv_cache", case("fp8", device="cuda"), compute_capability=(8, 0))
     assert "8.9" in old
 

@@ -8,10 +8,12 @@ from peakward.records.study import Column, Table
 from peakward.report.columns import (
     LONGEST_NAME,
     cut,
+    in_one_unit,
     longest_part,
     name_columns,
     parts,
     prose_columns,
+    shown,
     spread_column,
     without_empty,
     wrap,
@@ -95,3 +97,34 @@ def test_nothing_is_lost_and_no_line_is_wider(text, width):
     assert all(len(line) <= width for line in shown.split("\n"))
     assert "".join(shown.split()) == "".join(text.split())
     assert "".join(parts(text)) == text
+
+
+def sized(*sizes):
+    columns = (
+        Column(name="what"),
+        Column(name="predicted", unit="s"),
+        Column(name="peak", unit="bytes"),
+    )
+    return Table(title="", columns=columns, rows=tuple(("a", None, size) for size in sizes))
+
+
+def test_a_column_of_sizes_has_one_unit_that_of_its_largest():
+    def told(*sizes):
+        return [row[-1] for row in in_one_unit(sized(*sizes)).rows]
+
+    assert told(0.515 * 2**30, 61.4 * 2**20) == ["527 MiB", "61.4 MiB"]
+    assert told(14.2 * 2**30, 61.4 * 2**20, None, 0) == ["14.2 GiB", "0.0600 GiB", None, "0 GiB"]
+    assert told(14.2 * 2**30, 2**12) == ["14.2 GiB", "4.00 KiB"], "0.00000381 GiB says less"
+    assert told("oom", 2**20) == ["oom", "1.00 MiB"]
+
+
+def test_a_column_without_a_value_is_not_shown_unless_no_row_is():
+    assert [column.name for column in shown(sized(1, 2)).columns] == ["what", "peak"]
+    assert len(shown(sized()).columns) == 3
+
+
+def test_columns_of_sizes_that_are_not_far_apart_have_one_unit():
+    columns = tuple(Column(name=name, unit="bytes") for name in ("parameters", "peak", "copied"))
+    row = (0.788 * 2**30, 3.22 * 2**30, 46 * 2**20)
+    table = in_one_unit(Table(title="", columns=columns, rows=(row,)))
+    assert table.rows == (("0.788 GiB", "3.22 GiB", "46.0 MiB"),)

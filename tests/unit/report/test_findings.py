@@ -5,7 +5,14 @@ import msgspec
 from peakward.records.finding import Abstention, Diagnosis, Finding, FindingEvidence, LeverGain
 from peakward.records.measurement import Interval
 from peakward.report.document import Items, Note, Paragraph, TableBlock
-from peakward.report.findings import blocks, brief, evidence, lever_table, ranking, told
+from peakward.report.findings import (
+    blocks,
+    brief,
+    evidence,
+    lever_table,
+    ranking,
+    told,
+)
 
 GUESS = Interval(estimate=1.5, low=1.2, high=1.8, level=0.9)
 CUT = msgspec.structs.replace(GUESS, estimate=1.3, high=1.3)

@@ -37,7 +37,7 @@ VALUES = st.tuples(SIZES, st.sampled_from(UNITS)).filter(
         (0.99951, "s", "1.00 s"),
         (0.99949, "s", "999 ms"),
         (25.7 * 2**30, "bytes", "25.7 GiB"),
-        (0.6 * 2**30, "bytes", "0.600 GiB"),
+        (0.6 * 2**30, "bytes", "614 MiB"),
         (12 * 2**20, "bytes", "12.0 MiB"),
         (431e12, "flops_per_s", "431 TFLOP/s"),
         (38.4e9, "flops_per_s", "38.4 GFLOP/s"),

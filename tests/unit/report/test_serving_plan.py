@@ -1,17 +1,21 @@
 """What a serving plan's report leads with."""
 
+import pytest
+
 from peakward.hardware.devices import device
 from peakward.models.presets import model
 from peakward.prediction.planning.plan import serving_plan
 from peakward.prediction.planning.site import site
-from peakward.records.inference import ServingWorkload
-from peakward.report.document import Note, TableBlock
+from peakward.records.inference import ServingWorkload, WeightFormat
+from peakward.report.document import Facts, Note, TableBlock
 from peakward.report.format import format_cell
 from peakward.report.serving_plan import document
 
 
-def report(*keys, batch_size=4, prompt_len=2048):
-    workload = ServingWorkload(batch_size=batch_size, prompt_len=prompt_len, output_len=128)
+def report(*keys, batch_size=4, prompt_len=2048, **fields):
+    workload = ServingWorkload(
+        batch_size=batch_size, prompt_len=prompt_len, output_len=128, **fields
+    )
     sites = [site(device(key)) for key in keys]
     plan = serving_plan(model("llama-3-8b"), workload, sites, limit_bytes=None, command="")
     return plan, document(plan)
@@ -62,3 +66,23 @@ def test_where_no_batch_is_bound_by_compute_the_devices_are_named():
     assert notes[2] == (
         f"{turns} On {h100} the cache keeps decoding bound by memory at every batch size."
     )
+
+
+@pytest.mark.parametrize(
+    ("stored", "told"),
+    [
+        (WeightFormat(), "bf16"),
+        (
+            WeightFormat(type="int4", group_size=128),
+            "int4 in the blocks' matrices, a scale for 128; embedding, head and norms in 16 bits",
+        ),
+        (
+            WeightFormat(type="fp8"),
+            "fp8 in the blocks' matrices; embedding, head and norms in 16 bits",
+        ),
+    ],
+)
+def test_what_stays_in_16_bits_is_named(stored, told):
+    _, found = report("l4-24", weights=stored)
+    (facts,) = (each.facts for each in found.blocks if isinstance(each, Facts))
+    assert {each.name: each.value for each in facts}["weights"] == told

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from peakward.records.study import Column, Table
-from peakward.report.columns import LONGEST_NAME
+from peakward.report.columns import LONGEST_NAME, in_one_unit, shown
 from peakward.report.document import Command, Document, Note, Paragraph, Section
 from peakward.report.format import format_cell
 from peakward.report.study import document
@@ -197,9 +197,10 @@ def words(text: str) -> set[str]:
 
 @given(tables(), st.sampled_from([60, 80, 120]))
 def test_no_word_breaks_and_no_column_vanishes(table, width):
-    """Whatever the names, the texts, the number of columns and the width."""
+    """Whatever the names, the texts, the number of columns and the width. An empty column is not shown."""
     printed = "\n".join(lines(width, table))
     assert max(map(len, printed.splitlines())) <= width
+    table = in_one_unit(shown(table))
     headings = [words(column.name) for column in table.columns]
     cells = [
         words(format_cell(cell, column.unit))
@@ -211,6 +212,6 @@ def test_no_word_breaks_and_no_column_vanishes(table, width):
     assert set().union(*headings) <= words(printed)
     for row in table.rows:
         for cell, column in zip(row, table.columns, strict=True):
-            shown = format_cell(cell, column.unit)
-            if len(shown) <= LONGEST_NAME:
-                assert words(shown) <= words(printed)
+            text = format_cell(cell, column.unit)
+            if len(text) <= LONGEST_NAME:
+                assert words(text) <= words(printed)

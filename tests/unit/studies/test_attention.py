@@ -46,7 +46,7 @@ def test_the_fastest_the_exponents_the_matrix_and_the_end(said, figures):
     assert figures(held)["of it the probability matrix"] == pytest.approx(1024 / (1024 + 64))
     assert beside.text.endswith("length 1,024 sdpa attention: held for backward 2.00 MiB.")
     assert limit.text == (
-        "Under 0.375 GiB, fp32, head dim 64, naive attention, forward and backward, runs up to length "
+        "Under 384 MiB, fp32, head dim 64, naive attention, forward and backward, runs up to length "
         "512 and is out of memory at 1,024."
     )
 

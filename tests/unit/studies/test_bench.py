@@ -82,7 +82,21 @@ def test_configurations_of_one_workload_are_compared(grid, setting, lab):
     assert said.text.startswith(
         "small 4 × 512 train_step, warm-up until steady: of 2 configurations bf16,"
     )
-    assert {each.quantity: each.value for each in said.evidence}["fastest over slowest"] == 8.0
+    figures = {each.quantity: each.value for each in said.evidence}
+    assert figures["fastest over slowest"] == pytest.approx(8.0)
+    low, high = (figures[f"fastest over slowest, {end} end"] for end in ("low", "high"))
+    assert low < 8.0 < high
+    assert f"at 8.00× ({low:.2f}× to {high:.2f}×) the speed of fp32" in said.text
+
+
+def test_what_is_no_kernel_has_a_column_of_its_own(setting, lab):
+    cases = [
+        model_case(model("small"), 1, 512, "decode", "cuda", **each)
+        for each in ({}, {"kv_cache": "none"}, {"norm": "fused"})
+    ]
+    study = bench(lab(setting()), cases, PROTOCOLS[1:], command="peakward bench")
+    told = [(row["own kernels"], row["other settings"]) for row in rows(study)]
+    assert told == [(None, None), (None, "no KV cache"), ("norm", None)]
 
 
 def test_no_winner_where_the_intervals_overlap(setting, lab):
@@ -131,8 +145,8 @@ def test_an_operator_has_a_row_too(setting, lab):
 
 
 def test_the_callers_notes_are_kept(grid, setting, lab):
-    study = bench(lab(setting()), grid[:1], PROTOCOLS, command="c", notes=["tf32 needs cuda"])
-    assert "tf32 needs cuda" in study.notes
+    study = bench(lab(setting()), grid[:1], PROTOCOLS, command="c", notes=["tf32 needs a CUDA GPU"])
+    assert "tf32 needs a CUDA GPU" in study.notes
 
 
 def test_the_fastest_of_a_workload_names_what_was_not_timed(grid, setting, lab):

@@ -9,7 +9,7 @@ from peakward.models.presets import model
 from peakward.records.case import MicroCase, OperatorCase
 from peakward.records.measurement import Interval, Protocol
 from peakward.studies.cases import model_case, with_levers
-from peakward.studies.claims import Sentence, compared, extremes, gains, not_timed, rank
+from peakward.studies.claims import Sentence, compared, extremes, gains, longer, not_timed, rank
 from peakward.studies.engine import Point, Row
 from peakward.studies.values import MEDIAN
 
@@ -70,14 +70,29 @@ def test_a_range_is_of_both_ends(source):
     assert [each.quantity for each in said.evidence] == ["speed, low end", "speed, high end"]
 
 
-def test_a_comparison_gives_the_ends_that_intervals_allow(piece, figures):
-    (said,) = compared("here", piece("three passes"), piece("torch"))
+def test_ends_that_three_figures_do_not_tell_apart_have_more(source):
+    told = Sentence()
+    found = Interval(estimate=1.0634, low=1.0611, high=1.0648)
+    (said,) = told.end(told.interval("exponent", found, "count", source))
+    assert said.text == "1.063 (1.061 to 1.065)"
+
+
+def test_a_row_that_is_its_own_base_has_no_ratio(piece):
+    row = piece()
+    assert row.against(row).speed is row.against(row).over_base is None
+    assert row.against(piece("numpy")).speed is not None
+
+
+def test_a_comparison_gives_the_interval_that_tables_show_too(piece, figures):
+    slow, fast = piece("three passes"), piece("torch")
+    (said,) = compared("here", slow, fast)
     assert said.text == (
-        "here: three passes takes 4.00× the time of torch (3.92× to 4.08× within one process of each)."
+        "here: three passes takes 4.00× the time of torch (3.94× to 4.06× within one process of each)."
     )
     found = figures(said)
-    assert found["least"] == pytest.approx(4 * 0.99 / 1.01)
-    assert found["most"] == pytest.approx(4 * 1.01 / 0.99)
+    ratio = longer(fast, slow)
+    assert found["time over time, low end"] == ratio.low == pytest.approx(3.943, abs=1e-3)
+    assert found["time over time, high end"] == ratio.high == pytest.approx(4.057, abs=1e-3)
 
 
 def test_where_intervals_overlap_none_is_called_slower(piece):
@@ -113,6 +128,9 @@ def test_the_extremes_of_a_value_name_their_rows_and_all_sources(piece):
         "A step takes 1.00 µs in all (softmax 10 × 100, torch, fp32)."
     ]
     assert told(failed) == []
+    ((text, values),) = told(quick, quick)
+    assert text == "A step takes 1.00 µs in all in each of 2 cases."
+    assert values == pytest.approx([1e-6, 1e-6, 1e-6, 2])
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from peakward.studies.decode import (
     CACHED,
     FUSED,
     GRAPHS,
+    LENGTH,
     NAIVE,
     STUDY,
     WHOLE,
@@ -20,6 +21,8 @@ from peakward.studies.decode import (
 )
 from peakward.studies.engine import view
 from peakward.studies.expected import bandwidth_share, expected_s, floor_s
+from peakward.studies.readings import Readings
+from peakward.studies.values import Value, table
 
 
 @pytest.fixture
@@ -106,3 +109,14 @@ def test_the_ways_are_one_work(setting):
     shape = here.grid.models[0]
     works = {case(here, shape, 128, way).workload for way in available(here)}
     assert len(works) == 1
+
+
+def test_a_sentence_on_a_value_stands_in_a_note_only_where_some_row_has_it(setting):
+    seen = view(STUDY.points(setting()), Readings(), setting())
+    unknown = Value("predicted", "s", lambda _row: None)
+    for value, note in ((unknown, "First."), (LENGTH, "First. It has its own interval.")):
+        told = table(
+            "", (LENGTH, value), note="First.", about=((value, "It has its own interval."),)
+        )
+        (made,) = told(seen)
+        assert made.note == note

@@ -105,7 +105,7 @@ def test_from_which_length_on_it_is_the_fastest(rival_at, said, seen):
 )
 def test_slower_is_told_from_not_measurably_faster(high, said, seen, monkeypatch):
     slower = Interval(estimate=0.95, low=0.94, high=high)
-    monkeypatch.setattr(claims, "median_ratio", lambda *_: slower)
+    monkeypatch.setattr(claims, "time_ratio", lambda *_: slower)
     found = list(crossovers(seen(Scope("small", seq_lens=(128,)), "cpu")))
     assert f"forward, {said} at length 128: " in found[0].text
 

@@ -25,14 +25,14 @@ def test_what_it_says(made):
     )
     assert (
         "softmax of 256 × 1024 in fp32: three passes takes 4.00× the time of torch "
-        "(3.92× to 4.08× within one process of each)."
+        "(3.94× to 4.06× within one process of each)."
     ) in said
     assert (
         "Nearest to the copy bandwidth at rms-norm of 2048 × 2048 in fp32 comes torch, with 0.800% of it."
     ) in said
     assert (
         "softmax of 2048 × 2048 in fp32: online by torch calls takes 0.750× the time of three passes "
-        "(0.735× to 0.765× within one process of each)."
+        "(0.739× to 0.761× within one process of each)."
     ) in said
     assert said[-1] == (
         "The difference of pieces in fp32 from fp64 is from 1.00e-7 (softmax 256 × 1024, torch, fp32) to "

@@ -143,7 +143,9 @@ def test_what_it_says(made):
         "Matmuls take from 47.5% (small 4 × 128 train_step) to 50.0% (small 4 × 128 forward) of kernel time, "
         "48.8% in the median of 12 cases."
     )
-    assert said[3].startswith("Under the profiler a step takes from 1.25× (")
+    assert said[3].startswith(
+        "Under the profiler a step takes 1.25× of its time by the plain timer in each"
+    )
     assert (
         "Beside matmuls small 4 × 1024 train_step goes most to: elementwise kernels 45.0%, "
         "elementwise_kernel in the phase optimizer 25.0%, its instances 6, profiled steps 3."

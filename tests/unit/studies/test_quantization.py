@@ -11,6 +11,7 @@ from peakward.studies import quantization
 from peakward.studies.engine import view
 from peakward.studies.quantization import STUDY, rounding
 from peakward.studies.readings import Readings
+from peakward.studies.scope import Scope
 
 from .conftest import SLOWNESS
 
@@ -62,7 +63,7 @@ def test_a_cpu_times_dense_weights_and_int8_and_says_why(setting):
     assert steps == [(name, batch) for batch in (1, 4, 16, 64) for name in ("dense", "int8")]
     assert {row.case.configuration.precision for row in quantization.steps(seen)} == {"bf16"}
     assert [row.name for row in rounding.readings(seen)] == list(rounding.WAYS)
-    assert any(each.startswith("Not run: ") for each in quantization.notes(seen))
+    assert any(each.startswith("Not run here: ") for each in quantization.notes(seen))
 
 
 def test_a_gpu_times_every_kind_at_every_batch(setting):
@@ -133,6 +134,20 @@ def test_a_recipe_that_loses_nothing_is_told_to_have_less(said, monkeypatch):
     monkeypatch.setitem(LOST, "int4, calibrated, int8 cache", -0.1)
     first = said("corners", "cuda")[0]
     assert "the loss of SmolLM2-135M is 0.100 (0.0975 to 0.102) nats a token less." in first
+
+
+def test_a_loss_that_is_not_told_apart_is_said_so(said, monkeypatch):
+    monkeypatch.setitem(LOST, "int4, calibrated, int8 cache", 0.0)
+    first = said("corners", "cuda")[0]
+    assert "the loss of SmolLM2-135M is 0 (0 to 0: not told apart) nats a token more." in first
+
+
+def test_a_recipe_of_one_batch_tells_each_figure_once(setting, gathered):
+    here = setting(Scope("corners", batch_size=4))
+    found = STUDY.parts(scored(gathered(STUDY, here)), here).conclusions
+    told = [each.text for each in found if each.text.startswith("int4 weights and an int8")]
+    assert told
+    assert all("of its speed at a batch of 4. With them" in each for each in told)
 
 
 def test_a_gpu_tells_the_recipe_by_batch(said):

@@ -35,8 +35,8 @@ def test_the_compute_capability_is_the_gpus(setting):
 
 def test_a_cpu_has_no_tf32_and_no_graphs(setting):
     here = setting(device="cpu")
-    assert "tf32 needs cuda" in here.obstacle(case("cpu", precision="tf32"))
-    assert "cuda-graphs on needs cuda" in here.obstacle(case("cpu", cuda_graphs=True))
+    assert "tf32 needs a CUDA GPU" in here.obstacle(case("cpu", precision="tf32"))
+    assert "cuda-graphs needs a CUDA GPU" in here.obstacle(case("cpu", cuda_graphs=True))
     assert here.obstacle(case("cpu", precision="bf16")) is None
 
 

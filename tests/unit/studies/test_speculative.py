@@ -1,5 +1,7 @@
 """What `speculative` predicts and concludes from known counts and times."""
 
+import re
+
 import msgspec
 import pytest
 
@@ -47,6 +49,10 @@ def test_what_pays_and_what_loses_is_said(here, gathered):
     assert any("skip:12-17 the speed is 0.5" in each and "guessing loses." in each for each in said)
     lost, _ = [each for each in said if "loses, by the tokens of a round" in each]
     assert lost.startswith("Guessing by skip:12-17 loses, by the tokens of a round: 0.50")
+    assert all(
+        re.fullmatch(r"0\.\d+× \(0\.\d+× to 0\.\d+×\) with \d", each)
+        for each in lost.partition("round: ")[2].partition(", of the")[0].split(", ")
+    )
     assert lost.endswith(" with 4, of the speed without guesses.")
     assert "18 of 18 greedy texts with guesses are token for token those without." in said
 

@@ -193,7 +193,7 @@ def test_what_the_machine_cannot_run_is_not_planned(setting):
     here = setting(Scope("small", precisions=("tf32", "bf16")), "cpu")
     assert {case.configuration.precision for case, _ in STUDY.plan(here)} == {"fp32", "bf16"}
     assert STUDY.parts(Readings(), here).notes[:1] == (
-        "Not run: precision tf32 needs cuda, got cpu.",
+        "Not run here: precision tf32 needs a CUDA GPU, got a CPU.",
     )
 
 

@@ -21,14 +21,14 @@ def test_what_it_says(made, figures):
     conclusions = made().conclusions
     said = [each.text for each in conclusions]
     assert said[0] == (
-        "A product of 128 × 128: python loops takes 500× the time of numpy (490× to 510× within "
+        "A product of 128 × 128: python loops takes 500× the time of numpy (493× to 507× within "
         "one process of each)."
     )
     assert said[2].startswith("A product of 2048 × 2048: numpy takes 2.00× the time of torch")
     assert figures(conclusions[3])["exponent"] == pytest.approx(3)
     # A slope of three known to 1% each, over a factor of 4: the ends are ±√2 % / ln 4 away.
     assert figures(conclusions[3])["exponent, high end"] == pytest.approx(3.01, abs=0.001)
-    assert said[-1].startswith("The difference of torch in fp32 from fp64 is from 1.00e-7")
+    assert said[-1].startswith("The difference of torch in fp32 from fp64 is 1.00e-7 of")
 
 
 def test_an_exponent_of_doubtful_times_says_so(setting, gathered):

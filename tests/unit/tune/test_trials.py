@@ -42,7 +42,7 @@ def test_doubts_that_differ_in_their_figures_alone_are_said_once():
     rounds = [{BASE: turn(60), candidate: turn(61.5)}, {BASE: turn(70), candidate: turn(80)}]
     comparison = trials.Comparison("sdpa", BASE, candidate, None)
     reason = trials.judged(comparison, rounds, "k", 1.0).reason
-    assert reason.endswith("took 60% > 5% of the cores while timing, and in 3 turns more alike")
+    assert reason.endswith("took 60% > 5% of the cores while timing, and alike in 3 more turns")
     assert reason.count("other work") == 1
 
 

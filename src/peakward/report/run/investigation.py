@@ -16,6 +16,9 @@ from peakward.report.format import format_cell
 from peakward.stats.pairs import inverted
 from peakward.stats.summary import typical_s
 
+VISIBLE = 0.01
+"""Two ratios that differ by so much print differently in three figures, whatever their first digit is."""
+
 
 class KnownConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """One configuration of the studied model, with all that is known of it."""
@@ -81,16 +84,14 @@ class RunParts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone(self) -> float | None:
-        """The speed-up by the two separately measured medians, where it differs from the pairs' by 2% or
-        more."""
+        """The speed-up by the two separately measured medians, where it visibly differs from the pairs'."""
         speedup = self.speedup
         if speedup is None or speedup.interval is None or self.best is None:
             return None
         if self.baseline.step_s is None or self.best.step_s is None:
             return None
         ratio = self.baseline.step_s / self.best.step_s
-        inside = speedup.interval.low <= ratio <= speedup.interval.high
-        return None if inside or abs(ratio / speedup.estimate - 1) < 0.02 else ratio
+        return None if abs(ratio / speedup.estimate - 1) < VISIBLE else ratio
 
 
 def read(study: Study) -> RunParts:

@@ -86,7 +86,7 @@ def _result(study: Study, found: RunParts) -> str:
     times = f"{_time(found.baseline)} → {_time(found.best)} a step"
     if (speedup := found.speedup) is not None:
         faster = f"{format_cell(speedup.estimate, 'ratio')} the baseline's speed"
-        # Medians that disagree with the pairs would contradict the ratio on its own line.
+        # Medians that visibly disagree with the pairs would contradict the ratio on its own line.
         drifted = found.alone is not None
         times = f"{faster}, {speedup.basis}" if drifted else f"{faster}, {times}"
         if found.best.measurement is None and not drifted:  # It was timed in pairs alone.

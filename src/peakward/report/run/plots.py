@@ -5,7 +5,7 @@ A configuration is on the front if no other beats it in time, memory, energy and
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from peakward.records.case import LeverCase
@@ -171,7 +171,7 @@ UNKNOWN = Interval(estimate=1.0, low=0.0, high=math.inf)
 
 def pareto_section(study: Study, read: RunParts) -> Section:
     """The front; empty where fewer than two configurations are left."""
-    found = pareto_front(seen(study.trials, read.baseline.case))
+    found = pareto_front(seen(study.trials, read.baseline.case), study.trials)
     blocks = () if len(found) < 2 else (TableBlock(table=without_empty(_table(found, read))),)
     return Section(title="Other good configurations", blocks=blocks)
 
@@ -199,13 +199,15 @@ def seen(trials: tuple[Trial, ...], baseline: LeverCase) -> tuple[Seen, ...]:
     return tuple(found.values())
 
 
-def pareto_front(found: tuple[Seen, ...]) -> tuple[Seen, ...]:
+def pareto_front(found: tuple[Seen, ...], trials: Sequence[Trial] = ()) -> tuple[Seen, ...]:
     """The configurations that no other beats in one respect without being worse in another, fastest first.
 
-    A configuration that was not shown to differ from the baseline ranks beside it and never above: the
-    estimate of an interval that holds 1 is no ground for a rank.
+    Two are compared by the trial of one against the other where `trials` have one, because its figures come
+    from the same processes. A configuration that was not shown to differ from the baseline ranks beside it
+    and never above: the estimate of an interval that holds 1 is no ground for a rank.
     """
-    left = [one for one in found if not any(_beats(other, one) for other in found)]
+    direct = _direct(trials)
+    left = [one for one in found if not any(_beats(other, one, direct) for other in found)]
     return tuple(sorted(left, key=_rank))
 
 
@@ -277,24 +279,56 @@ def _weaker(one: NumericsClass, other: NumericsClass) -> NumericsClass:
     return max(one, other, key=STRICTEST_FIRST.index)
 
 
-def _beats(other: Seen, one: Seen) -> bool:
+Direct = Mapping[tuple[LeverCase, LeverCase], Trial]
+"""The trials by base and candidate."""
+
+
+def _direct(trials: Sequence[Trial]) -> Direct:
+    """The timed trials by base and candidate; a confirmed one before a screened one."""
+    timed = (trial for trial in trials if trial.pairs and trial.time_ratio is not None)
+    by_stage = sorted(timed, key=lambda trial: trial.stage == "confirmed")
+    return {(trial.base, trial.candidate): trial for trial in by_stage}
+
+
+def _beats(other: Seen, one: Seen, direct: Direct) -> bool:
     """Whether it is as good in every respect and better in one. Times differ only where their intervals show
     it."""
     if other is one or STRICTEST_FIRST.index(other.numerics) > STRICTEST_FIRST.index(one.numerics):
         return False
-    ratios = [_time_ratio(other, one), other.peak_bytes / one.peak_bytes]
-    if other.step_j is not None and one.step_j is not None:
-        ratios.append(other.step_j / one.step_j)
+    ratios = _ratios(other, one, direct)
     if max(ratios) > 1 + NEAR:
         return False
     stricter = STRICTEST_FIRST.index(other.numerics) < STRICTEST_FIRST.index(one.numerics)
     return min(ratios) < 1 - NEAR or stricter
 
 
-def _time_ratio(other: Seen, one: Seen) -> float:
-    """The ratio of the times; 1 where their intervals overlap."""
+def _ratios(other: Seen, one: Seen, direct: Direct) -> list[float]:
+    """The other's time, peak memory and energy over the one's, as far as they are known: from a trial between
+    the two, else each from its own trials."""
+    if (trial := direct.get((one.case, other.case))) is not None:
+        return _trial_ratios(trial)
+    if (trial := direct.get((other.case, one.case))) is not None:
+        return [1 / ratio for ratio in _trial_ratios(trial)]
     apart = other.ratio.high < one.ratio.low or other.ratio.low > one.ratio.high
-    return other.ratio.estimate / one.ratio.estimate if apart else 1.0
+    ratios = [
+        other.ratio.estimate / one.ratio.estimate if apart else 1.0,
+        other.peak_bytes / one.peak_bytes,
+    ]
+    if other.step_j is not None and one.step_j is not None:
+        ratios.append(other.step_j / one.step_j)
+    return ratios
+
+
+def _trial_ratios(trial: Trial) -> list[float]:
+    """Candidate over base. The time's ratio is 1 where its interval holds 1."""
+    ratios = []
+    if trial.time_ratio is not None:
+        ratios.append(trial.time_ratio.estimate if _differs(trial.time_ratio) else 1.0)
+    if trial.base_peak_bytes and trial.candidate_peak_bytes:
+        ratios.append(trial.candidate_peak_bytes / trial.base_peak_bytes)
+    if trial.energy_ratio is not None:
+        ratios.append(trial.energy_ratio.estimate)
+    return ratios
 
 
 def _table(found: tuple[Seen, ...], read: RunParts) -> Table:
@@ -321,9 +355,9 @@ def _table(found: tuple[Seen, ...], read: RunParts) -> Table:
         ),
         note=f"Configurations that no other tried one beats in {_respects(found)} at once. "
         f"Differences under {NEAR:.0%}, and times with overlapping intervals, count as equal. "
-        "Speed-up: over the baseline, as the product of the trials that lead there. Numerics: "
-        "the weakest class of the levers in between, or approximate where it was not "
-        "checked.",
+        "Two that were tried against each other are compared by that trial. Speed-up: over the "
+        "baseline, as the product of the trials that lead there. Numerics: the weakest class of the "
+        "levers in between, or approximate where it was not checked.",
     )
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from peakward.levers.in_code import in_program
 from peakward.levers.in_generation import in_generation
 from peakward.levers.loader import AS_GIVEN, chosen
-from peakward.records.case import ModelCase, ModuleCase, SpeculationCase, StepCase
+from peakward.records.case import Case, ModelCase, ModuleCase, SpeculationCase, StepCase
+from peakward.records.lever import Trial
 from peakward.records.linear_layers import LinearChoice
 from peakward.records.study import Conclusion, Patch, Study
 from peakward.report import findings
@@ -24,6 +25,7 @@ from peakward.report.document import (
 )
 from peakward.report.format import format_cell
 from peakward.report.run.investigation import RunParts
+from peakward.report.run.levers import base_name
 from peakward.stats.speculation import speedup
 
 FINDINGS_TITLE = "Findings"
@@ -37,19 +39,44 @@ def first_findings(study: Study, read: RunParts) -> tuple[Block, ...]:
     for point in reversed(read.points):
         found = by_case.get(point.case)
         if found is not None and found.findings:
-            return findings.first(found, f"the {point.name}", pulled)
+            # Findings of the baseline are read for what to add to the best, so both trials count.
+            rejected = _rejected(study, read, point.case)
+            rejected |= _rejected(study, read, read.points[-1].case)
+            return findings.first(found, f"the {point.name}", pulled, rejected)
     return ()
 
 
+def _rejected(study: Study, read: RunParts, case: Case | None) -> dict[str, str]:
+    """The levers that a trial rejected on the case, or on the step before it; a trial on the case itself
+    counts more. Each with what the trial gave: "0.815× on step 2"."""
+    before = [trial.base for trial in read.steps if trial.candidate == case]
+    judged: dict[str, Trial] = {}
+    for base in (*before, case):
+        judged |= {
+            trial.lever: trial
+            for trial in study.trials
+            if trial.base == base and trial.time_ratio is not None
+        }
+    return {
+        name: f"{format_cell(1 / trial.time_ratio.estimate, 'ratio')} on {base_name(trial.base, read)}"
+        for name, trial in judged.items()
+        if trial.verdict == "rejected" and trial.time_ratio is not None
+    }
+
+
 def findings_section(study: Study, read: RunParts) -> Section:
-    """The baseline's diagnosis, then the best's; empty where the study has none."""
+    """The baseline's diagnosis, then the best's, then the rules that could not judge; empty where the study
+    has none."""
     by_case = {each.case: each for each in study.diagnoses}
+    named = {
+        f"the {point.name}": by_case[point.case] for point in read.points if point.case in by_case
+    }
     blocks: list[Block] = []
-    for point in read.points:
-        found = by_case.get(point.case)
-        if found is not None:
-            blocks.append(Paragraph(text=f"The {point.name}:"))
-            blocks += findings.blocks(found, study.trials)
+    for name, found in named.items():
+        blocks.append(Paragraph(text=f"{name.capitalize()}:"))
+        blocks += findings.blocks(found, study.trials, _rejected(study, read, found.case))
+    unjudged = findings.unjudged(named)
+    blocks += [] if unjudged is None else [Paragraph(text=unjudged)]
     return Section(title=FINDINGS_TITLE, blocks=tuple(blocks))
 
 

@@ -7,7 +7,13 @@ from peakward.records.study import Cell, Column, Study, Table, Unit
 from peakward.report.cases import brief, settings
 from peakward.report.columns import spread_column
 from peakward.report.document import Fact, Facts, Figure
-from peakward.report.format import format_cell, format_estimate, format_interval, format_spread
+from peakward.report.format import (
+    format_beside,
+    format_cell,
+    format_estimate,
+    format_interval,
+    format_spread,
+)
 from peakward.report.run.investigation import (
     KnownConfiguration,
     RunParts,
@@ -27,8 +33,8 @@ def figures(read: RunParts) -> tuple[Figure, ...]:
     """The speed-up, then the best configuration's figures beside the baseline's."""
     before, after = _values(read.baseline), _values(read.points[-1])
     found = [_speedup(read)]
-    for name, (value, unit) in after.items():
-        old = before[name][0] if read.best else None
+    for name, (cell, unit) in after.items():
+        value, old = _in_one_unit(cell, before[name][0] if read.best else None, unit)
         if name in SHARES_OF_A_RATE and not _same_compute_type(read):
             detail = named_peak(read.points[-1]) if name == "MFU" else None
             found.append(_figure(name, value, None if detail is None else f"of {detail}", unit))
@@ -48,6 +54,14 @@ def _values(point: KnownConfiguration) -> dict[str, tuple[Cell, Unit]]:
         "share of floor": (known.floor_share, "share"),
         "peak memory": (peak_bytes(point.measurement), "bytes"),
     }
+
+
+def _in_one_unit(value: Cell, old: Cell, unit: Unit) -> tuple[Cell, Cell]:
+    """Two sizes as text in one unit, as in a column; other values unchanged."""
+    if unit != "bytes" or not isinstance(value, int) or not isinstance(old, int):
+        return value, old
+    largest = max(value, old)
+    return format_beside(value, largest, unit), format_beside(old, largest, unit)
 
 
 def _beside(old: Cell, unit: Unit) -> str | None:

@@ -5,7 +5,7 @@ import shlex
 from peakward.records.measurement import Validity
 from peakward.records.study import Study, Unfinished
 from peakward.report.cases import brief
-from peakward.report.format import format_cell, format_duration
+from peakward.report.format import format_cell, format_duration, format_interval
 from peakward.report.run import levers
 from peakward.report.run.investigation import KnownConfiguration, RunParts
 from peakward.stats.validity import remedies
@@ -53,13 +53,17 @@ def _strange(found: RunParts) -> list[str]:
 
 
 def _drifted(found: RunParts) -> list[str]:
-    if found.alone is None:
+    """Says that the two times at the head of the report give another ratio than the pairs do."""
+    pairs = found.speedup.interval if found.speedup is not None else None
+    if found.alone is None or pairs is None:
         return []
-    ratio = format_cell(found.alone, "ratio")
-    return [
-        f"Measured alone, minutes apart, the two medians give {ratio}, outside the interval of "
-        "the pairs: this machine's speed drifted. Trust the pairs."
-    ]
+    said = (
+        f"Measured alone, minutes apart, the two medians give {format_cell(found.alone, 'ratio')}"
+    )
+    spread = f"the interval of the pairs ({format_interval(pairs, 'ratio')})"
+    if pairs.low <= found.alone <= pairs.high:
+        return [f"{said}, within {spread}. Trust the pairs."]
+    return [f"{said}, outside {spread}: this machine's speed drifted. Trust the pairs."]
 
 
 def _doubtful(found: RunParts) -> list[str]:

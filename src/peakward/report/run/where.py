@@ -47,11 +47,7 @@ def section(study: Study, read: RunParts) -> Section:
         found = (spans(seen, device), causes(seen, device), work(seen), kernels(seen[-1]))
         blocks.append(Paragraph(text=_said(seen)))
         blocks += [TableBlock(table=table) for table in found if table.rows]
-        blocks += [
-            Note(text=f"{each.name.capitalize()}: {text}")
-            for each in seen
-            for text in each.found.profile.incomplete
-        ]
+        blocks += _incomplete(seen, device)
     return Section(title="Where the time goes", blocks=tuple(blocks))
 
 
@@ -60,6 +56,16 @@ def _said(seen: list[Explained]) -> str:
         f"{format_cell(each.found.n_steps, 'count')} steps of the {each.name}" for each in seen
     )
     return f"From {steps} under a profiler, whose times only this section and the findings use."
+
+
+def _incomplete(seen: list[Explained], device: str) -> list[Block]:
+    """Says once what profiles lack. A CPU's lack the work of a GPU, which is no reason to warn."""
+    names: dict[str, list[str]] = {}
+    for each in seen:
+        for text in each.found.profile.incomplete:
+            names.setdefault(text, []).append(each.name)
+    kind = Paragraph if device == "CPU" else Note
+    return [kind(text=f"{' and '.join(of).capitalize()}: {text}") for text, of in names.items()]
 
 
 def spans(seen: list[Explained], device: str) -> Table:

@@ -246,14 +246,14 @@ def recipe(view: View[Kept]) -> Iterator[Conclusion]:
         told = Sentence()
         first, last = rows[0], rows[-1]
         share = told("bytes", share_of_dense(first), "share", first.measurement)
-        at_first, at_last = (
-            told.interval(f"speed at {batch_of(row)}", row.speed, "ratio", *row.both)
-            for row in (first, last)
+        speeds = " and at ".join(
+            f"{told.interval(f'speed at {batch_of(row)}', row.speed, 'ratio', *row.both)}"
+            f"{' of its speed at a batch of' if row is first else ' at'} {batch_of(row)}"
+            for row in ((first,) if first is last else (first, last))
         )
         yield from told.end(
             f"int4 weights and an int8 cache take {share} of the bytes of weights in "
-            f"{precision(view.setting)}; {place(first)} runs at {at_first} of its "
-            f"speed at a batch of {batch_of(first)} and at {at_last} at {batch_of(last)}. With them, "
+            f"{precision(view.setting)}; {place(first)} runs at {speeds}. With them, "
             f"calibrated, the loss of {whose} is {losses.by_how_much(told, read[SERVED], read[DENSE])}."
         )
 

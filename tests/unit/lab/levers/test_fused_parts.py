@@ -34,7 +34,7 @@ def test_the_numbers_of_a_users_module_hold(part, make_module_case):
 def test_a_cpu_without_its_kernels_is_refused(part, make_module_case):
     case = make_module_case("hf:llama", **{part: "fused"})
     found = case_obstacle(case, compute_capability=None, has_compiler=True)
-    assert found == f"{part} fused needs cuda, got cpu"
+    assert found == f"{part} fused needs a CUDA GPU, got a CPU"
 
 
 def test_a_module_without_such_networks_is_refused():

@@ -43,10 +43,12 @@ def test_what_a_row_says(run_study):
 
 def test_refused_levers_are_one_sentence_by_reason(run_study):
     graphs, cudnn = run_study.trials[4], run_study.trials[2]
-    refused = [replace(cudnn, lever=name, reason="needs cuda, got cpu") for name in ("tf32", "fp8")]
+    refused = [
+        replace(cudnn, lever=name, reason="needs a CUDA GPU, got a CPU") for name in ("tf32", "fp8")
+    ]
     study = replace(run_study, trials=(*refused, graphs, cudnn, refused[0]))
     assert inapplicable(study) == (
-        "Not applicable here: tf32, fp8 (needs cuda, got cpu); sdpa-cudnn (needs the precision "
+        "Not applicable here: tf32, fp8 (needs a CUDA GPU, got a CPU); sdpa-cudnn (needs the precision "
         "bf16-mixed or fp16-mixed or bf16 or fp8, got fp32)."
     )
     assert inapplicable(replace(run_study, trials=(graphs,))) is None

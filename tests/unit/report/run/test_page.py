@@ -14,6 +14,7 @@ from peakward.report.document import (
     TableBlock,
 )
 from peakward.report.run import document
+from peakward.report.run.investigation import read
 
 replace = msgspec.structs.replace
 
@@ -48,6 +49,35 @@ def test_a_machine_that_drifted_gets_no_times_beside_its_ratio(run_study):
     shown = document(drifted)
     assert shown.headline.startswith("10.3× the baseline's speed, run in pairs, with bf16")
     assert any("speed drifted" in each.text for each in shown.blocks if isinstance(each, Note))
+
+
+def test_times_that_give_another_ratio_than_the_pairs_are_told_though_their_interval_is_wide(
+    run_study,
+):
+    """23.5× beside 60.1 ms and 1.73 ms, which are 34.7×, would contradict itself."""
+    *others, last = run_study.trials
+    direct = next(each for each in run_study.trials if each is read(run_study).direct)
+    ratio = direct.time_ratio
+    wide = replace(ratio, low=ratio.estimate / 3, high=ratio.estimate * 3)
+    trials = tuple(
+        replace(each, time_ratio=wide) if each is direct else each for each in (*others, last)
+    )
+    baseline, best = run_study.measurements
+    median = best.summary.median_s
+    fast = replace(
+        best.summary,
+        median_s=replace(median, estimate=median.estimate / 1.5, low=median.low / 1.5),
+    )
+    study = replace(run_study, trials=trials, measurements=(baseline, replace(best, summary=fast)))
+    shown = document(study)
+    assert shown.headline.startswith("10.3× the baseline's speed, run in pairs, with bf16")
+    (said,) = (
+        each.text for each in shown.blocks if isinstance(each, Note) and "alone" in each.text
+    )
+    assert said == (
+        "Measured alone, minutes apart, the two medians give 15.4×, within the interval of the pairs "
+        "(3.43–30.9×). Trust the pairs."
+    )
 
 
 def test_what_opens_the_report_comes_before_any_table(run_study):

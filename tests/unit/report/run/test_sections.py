@@ -7,10 +7,11 @@ from torch import nn
 
 from peakward.kernels.ops.forwards import states
 from peakward.records.case import AS_WRITTEN, ModuleCase, Workload
-from peakward.records.finding import Diagnosis
+from peakward.records.finding import Abstention, Diagnosis, Finding, LeverGain
 from peakward.records.linear_layers import LinearChoice
+from peakward.records.measurement import Interval
 from peakward.records.study import CallSite, Column, Conclusion, Patch, Table
-from peakward.report.document import Code, Command, Items, TableBlock
+from peakward.report.document import Code, Command, Items, Paragraph, TableBlock
 from peakward.report.run import sections
 from peakward.report.run.investigation import read
 from peakward.report.run.sections import BATCHES_TITLE, batches_section
@@ -31,6 +32,77 @@ def test_the_baseline_then_the_best(studies, run_study):
     shown = said(msgspec.structs.replace(run_study, diagnoses=both))
     assert shown[0] == "The baseline:"
     assert shown[2] == "The best:"
+
+
+def test_rules_that_could_not_judge_are_told_once_for_both(studies, run_study):
+    lacking = (Abstention(code="HOST001", missing=("a profile of GPU work",)),)
+    best = msgspec.structs.replace(
+        nothing(studies.BEST),
+        abstentions=(*lacking, Abstention(code="NUM001", missing=("losses over a run",))),
+    )
+    base = msgspec.structs.replace(nothing(studies.BASELINE), abstentions=lacking)
+    study = msgspec.structs.replace(run_study, diagnoses=(base, best))
+    *_, last = sections.findings_section(study, read(study)).blocks
+    assert last == Paragraph(
+        text="1 rule could not judge the baseline, 2 rules could not judge the best. Missing: a profile of "
+        "GPU work (HOST001); losses over a run (NUM001 for the best)."
+    )
+
+
+def held_back(case, *levers, basis="profiled work"):
+    gains = tuple(
+        LeverGain(
+            lever=each, predicted=None, gain=None, saved_bytes=None, source="not computed: a CPU"
+        )
+        for each in levers
+    )
+    found = Finding(
+        code="ATTN001", title="Scores", cause="They go through memory.", evidence=(), advice="fuse",
+        gains=gains, held_back_s=0.2, share=0.25,
+    )  # fmt: skip
+    return msgspec.structs.replace(nothing(case), basis=basis, findings=(found,))
+
+
+@pytest.mark.parametrize(
+    ("levers", "told"),
+    [
+        (("sdpa", "flash"), "To do: fuse. Levers: flash. Tried and rejected: sdpa (0.815× on step 3)."),
+        (("sdpa",), "They go through memory. Tried and rejected: sdpa (0.815× on step 3)."),
+        (("flash",), "To do: fuse. Levers: flash."),
+    ],
+)  # fmt: skip
+def test_a_lever_that_lost_on_the_step_before_the_best_is_not_recommended_for_it(
+    studies, run_study, levers, told
+):
+    last = read(run_study).steps[-1]
+    lost = msgspec.structs.replace(
+        last, id="lost", lever="sdpa", candidate=studies.BASELINE, verdict="rejected",
+        time_ratio=Interval(estimate=1 / 0.815, low=1.1, high=1.3),
+    )  # fmt: skip
+    study = msgspec.structs.replace(
+        run_study,
+        trials=(*run_study.trials, lost),
+        diagnoses=(held_back(studies.BEST, *levers),),
+    )
+    lead, items = sections.first_findings(study, read(study))
+    assert lead.text == "What holds the best back (times under the profiler):"
+    assert items.texts[0].endswith(told)
+    shown = sections.findings_section(study, read(study)).blocks
+    assert any(told in text for each in shown if isinstance(each, Items) for text in each.texts)
+
+
+def test_nor_where_the_baseline_s_findings_stand_for_the_best(studies, run_study):
+    lost = msgspec.structs.replace(
+        read(run_study).steps[-1], id="lost", lever="flash", base=studies.BEST, candidate=studies.BASELINE,
+        verdict="rejected", time_ratio=Interval(estimate=1 / 0.92, low=1.05, high=1.2),
+    )  # fmt: skip
+    study = msgspec.structs.replace(
+        run_study,
+        trials=(*run_study.trials, lost),
+        diagnoses=(held_back(studies.BASELINE, "flash"),),
+    )
+    _, items = sections.first_findings(study, read(study))
+    assert items.texts[0].endswith("memory. Tried and rejected: flash (0.920× on step 4).")
 
 
 def test_older_studies_have_none(run_study):

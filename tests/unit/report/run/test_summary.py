@@ -199,3 +199,16 @@ def test_ceilings_of_a_datasheet_and_unknown_ones(run_study):
     facts = {fact.name: fact.value for fact in ceilings(study, read(study)).facts}
     assert facts["fp32 matmul"] == "50.9 TFLOP/s, from the datasheet"
     assert facts["bf16 matmul"] == "unknown on this device"
+
+
+def test_two_peaks_of_the_head_are_in_one_unit(run_study):
+    baseline, best = run_study.measurements
+    peaks = (int(1.5 * 2**30), 600 * 2**20)
+    made = tuple(
+        replace(each, memory=replace(each.memory, peak_allocated_bytes=peak))
+        for each, peak in zip((baseline, best), peaks, strict=True)
+    )
+    assert shown(replace(run_study, measurements=made))["peak memory"] == (
+        "0.586 GiB",
+        "baseline 1.50 GiB",
+    )

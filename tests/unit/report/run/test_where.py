@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.report.document import TableBlock
+from peakward.report.document import Paragraph, TableBlock
 from peakward.report.run import where
 from peakward.report.run.investigation import read
 
@@ -79,3 +79,17 @@ def test_what_a_trace_lacks_is_said(run_study):
     first = msgspec.structs.replace(run_study.profiles[0], profile=found)
     lacking = msgspec.structs.replace(run_study, profiles=(first,))
     assert blocks(lacking)[-1].text == "Baseline: Half is missing."
+
+
+def test_the_absence_of_a_gpu_is_told_once_and_is_no_warning_on_a_cpu(run_study):
+    lacking = ("The trace has no GPU work.",)
+    profiles = tuple(
+        msgspec.structs.replace(
+            each, profile=msgspec.structs.replace(each.profile, incomplete=lacking)
+        )
+        for each in run_study.profiles
+    )
+    cpu = msgspec.structs.replace(run_study.environment, device_type="cpu")
+    study = msgspec.structs.replace(run_study, profiles=profiles, environment=cpu)
+    told = [each for each in blocks(study) if "no GPU work" in getattr(each, "text", "")]
+    assert told == [Paragraph(text="Baseline and best: The trace has no GPU work.")]
