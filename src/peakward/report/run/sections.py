@@ -164,24 +164,22 @@ PROMPT = "The capital of France is"
 def _generation_blocks(
     model: str, best: ModelCase, guesses: SpeculationCase | None
 ) -> tuple[Leaf, ...]:
-    """The command that generates with the best, where each setting of a decode step has an option there, and
-    with guesses that pay."""
+    """The command that generates with the best, or with what of it has an option there, and with guesses that
+    pay."""
     if best.workload.pass_ != "decode":
         return ()
     words, left = in_generation(best.configuration, best.device)
-    if left:
-        said = " nor ".join(left)
-        return (
-            Paragraph(text=f"No option of peakward generate says {said}, so it cannot have it."),
-        )
     n_rows = best.workload.batch_size
     prompts = ["--prompt", PROMPT] if n_rows == 1 else ["--prompts", "FILE", "--rows", str(n_rows)]
     told = "" if n_rows == 1 else ", with a prompt in each line of FILE"
+    which = "it"
+    if left:
+        which += f", except {' and '.join(left)} (peakward generate has no option for that)"
     if guesses is not None:
         words = (*words, "--guesses", str(guesses.guesses), "--draft", guesses.draft)
     line = ["peakward", "generate", "--model", model, *prompts, *words, "--device", best.device]
     return (
-        Paragraph(text=f"To generate text with it{told}:"),
+        Paragraph(text=f"To generate text with {which}{told}:"),
         Command(text=shlex.join(line)),
     )
 

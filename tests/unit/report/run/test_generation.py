@@ -105,17 +105,21 @@ def test_several_sequences_are_the_rows_of_a_queue(blocks):
     [
         ({"kv_cache": "none", "precision": "bf16"}, "kv-cache none"),
         ({"kv_cache": "fp8", "attention": "flash-decode"}, "kv-cache fp8"),
-        ({"precision": "bf16-mixed", "rope": "fused"}, "precision bf16-mixed nor rope fused"),
+        ({"precision": "bf16-mixed", "rope": "fused"}, "precision bf16-mixed and rope fused"),
         ({"compile": "default"}, "compile default"),
         ({"attention": "sdpa"}, "attention sdpa"),
         ({"activation": "torch"}, "activation torch"),
     ],
 )
-def test_a_setting_without_an_option_is_named(settings, said, blocks):
-    (first, *_) = blocks(settings)
+def test_a_setting_without_an_option_is_named_and_the_command_has_the_rest(settings, said, blocks):
+    first, command, *_ = blocks(settings)
     assert first == Paragraph(
-        text=f"No option of peakward generate says {said}, so it cannot have it."
+        text=f"To generate text with it, except {said} (peakward generate has no option for that):"
     )
+    found = read(command.text)
+    for name, options in OPTIONS.items():
+        if settings.get(name) in options:
+            assert getattr(found, name) == settings[name]
 
 
 @pytest.mark.parametrize("how", [{"real_model": None}, {"pass_": "prefill"}], ids=str)
