@@ -155,7 +155,7 @@ def _compiles(case: Case) -> bool:
         case OperatorCase():
             return case.compile != "none" or case.attention == "flex"
         case MicroCase():
-            return case.piece == "compiled"
+            return case.piece == "compiled" or _has_torchao(case)  # Its products are compiled.
         case _:
             return False
 
