@@ -30,14 +30,9 @@ def require_launchable(op: str, *tensors: Tensor | None) -> None:
     Raises:
         ValueError: tensors that are not all on one CUDA device of capability 8.0 or later. Under
             Triton's interpreter (TRITON_INTERPRET=1) the CPU will do.
-        NotImplementedError: within forward-mode differentiation, in which torch takes a result without
-            a tangent for one that does not change.
+        NotImplementedError: as `require_no_tangents`.
     """
-    if forward_ad._current_level >= 0:
-        raise NotImplementedError(
-            f"{op}: expected no forward-mode differentiation (torch.func.jvp, dual tensors), of which it "
-            "has no formula, got a call within it; take torch's own operator"
-        )
+    require_no_tangents(op)
     device = require_one_device(op, *tensors)
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)
@@ -48,6 +43,19 @@ def require_launchable(op: str, *tensors: Tensor | None) -> None:
             )
     elif not (device.type == "cpu" and interprets()):
         raise ValueError(f"{op}: expected tensors on a CUDA device, got {device}")
+
+
+def require_no_tangents(op: str) -> None:
+    """
+    Raises:
+        NotImplementedError: within forward-mode differentiation, in which torch takes a result without a
+            tangent for one that does not change.
+    """
+    if forward_ad._current_level >= 0:
+        raise NotImplementedError(
+            f"{op}: expected no forward-mode differentiation (torch.func.jvp, dual tensors), of which it "
+            "has no formula, got a call within it; take torch's own operator"
+        )
 
 
 def require_floats(op: str, **tensors: Tensor) -> None:

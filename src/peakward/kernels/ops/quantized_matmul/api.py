@@ -13,6 +13,7 @@ from peakward.kernels.ops.launchable import (
     FLOATS,
     require_floats,
     require_launchable,
+    require_no_tangents,
     require_one_device,
 )
 from peakward.kernels.ops.quantized_matmul import cpu
@@ -110,6 +111,7 @@ def int4_matmul(x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None = 
 @operator("peakward::int8_matmul")
 def _int8(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     if x.is_cpu:
+        require_no_tangents("int8_matmul")
         return _int8_on_cpu(x, weight, scale)
     require_launchable("int8_matmul", x, weight, scale)
     from peakward.kernels.ops.quantized_matmul import triton as kernels
