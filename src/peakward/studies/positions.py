@@ -167,8 +167,19 @@ def best(view: View[Kind]) -> Iterator[Conclusion]:
         if len(known) > 1:
             told, ranked = Sentence(), sorted(known, key=lambda each: each[0])
             named = told.by_name("loss", ranked, "count")
-            part = losses.where(ranked[0][1], of_part[0][1])
-            yield from told.end(f"Nats a byte at positions {part}, the least first: {named}.")
+            (_, least), *others = ranked
+            at = of_part[0][1]
+            alike = [row.name for _, row in others if is_alike(row, least, at)]
+            doubt = f"; on this text not told apart from {least.name}: {', '.join(alike)}"
+            yield from told.end(
+                f"Nats a byte at positions {losses.where(least, at)}, the least first: "
+                f"{named}{doubt if alike else ''}."
+            )
+
+
+def is_alike(row: Row[Kind], other: Row[Kind], at: int) -> bool:
+    """Whether the two losses are not told apart at one place of the text."""
+    return losses.told_apart(losses.more(row, other, at)) == "not told apart"
 
 
 def _of(get: Callable[[Row[Kind], int], Any]) -> Callable[[tuple[Row[Kind], int]], Any]:

@@ -126,6 +126,18 @@ def test_losses_beyond_the_length_are_paired(setting, gathered):
     assert sum("the speed of a step with sinusoidal" in each for each in said) == 3
 
 
+def test_a_ranking_says_which_are_not_told_apart_from_the_first(setting, gathered):
+    here = setting("small", "cpu")
+    of = {"alibi": (2.0, 4.0), "rope": (2.3, 3.8), "learned": (3.0, 5.1)}
+
+    def quality(case):
+        return Quality(losses=(Losses(where="0 to 64", losses=of.get(case.way, (6.0, 8.1))),))
+
+    found = positions.STUDY.parts(given(gathered(positions.STUDY, here), quality), here)
+    (ranked,) = [each.text for each in found.conclusions if "the least first" in each.text]
+    assert ranked.endswith("; on this text not told apart from alibi: rope.")
+
+
 def test_losses_of_sinusoids_beside_tokens_that_were_not_scaled_are_not_told(setting, gathered):
     """A record of then has them by another way, of which today's study knows nothing."""
     here = setting("small", "cpu")
