@@ -219,7 +219,8 @@ def _gain(found: Serving) -> str:
     ratio = continuous.tokens_per_s / static.tokens_per_s
     return (
         f"continuous batching makes {format_cell(continuous.tokens_per_s, 'tokens_per_s')}, "
-        f"{format_cell(ratio, 'ratio')} static batching; first token after "
+        f"{format_cell(ratio, 'ratio')} static batching (one run of each, so without an interval); first "
+        "token after "
         f"{format_cell(_median(continuous.first_token_s), 's')} against "
         f"{format_cell(_median(static.first_token_s), 's')} (medians)"
     )
@@ -239,9 +240,9 @@ def _ways(found: Serving) -> Table:
             Column(name="steps", unit="count"),
             Column(name="rows in use", unit="share"),
             Column(name="first token, median", unit="s"),
-            Column(name="first token, 95%", unit="s"),
+            Column(name="first token, 95th percentile", unit="s"),
             Column(name="text, median", unit="s"),
-            Column(name="text, 95%", unit="s"),
+            Column(name="text, 95th percentile", unit="s"),
         ),
         rows=tuple(_row(each) for each in found.ways),
     )
