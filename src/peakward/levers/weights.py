@@ -152,8 +152,8 @@ def _hint(value: StoredWeights) -> CodeHint:
 AXIS = Axis(
     name="weights",
     default="dense",
-    help="The blocks' matrices, of passes without gradients: dense, int8 (a scale for each output), "
-    "int4:128 (for each 128 inputs), or int4:128-calibrated and int4:32-calibrated (rounded for the inputs "
+    help="The blocks' matrices, of passes without gradients: dense, int8 (a scale for each output; on a CPU "
+    "too), int4:128 (for each 128 inputs), or int4:128-calibrated and int4:32-calibrated (rounded for the inputs "
     "that a text makes of a real model; random weights are rounded to nearest). In plan with --output-len "
     "fp32, bf16 or fp16 (all weights), or fp8, int8 or int4 (embedding, head and norms stay in 16 bits), as "
     "TYPE or TYPE:GROUP; there as --precision where it is not given.",

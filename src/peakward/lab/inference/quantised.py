@@ -53,20 +53,6 @@ def load_quantised(
             f"expected a model of Peakward's decoder for weights {weights}: {reason}; transformers computes "
             "it with dense ones"
         )
-    # Whatever the passes multiply in: calibrated weights are rounded by what fp32 makes of a text.
-    with fp32_matmuls("fp32"):
-        return _quantised(name, weights, text=text, attention=attention, device=device, dtype=dtype)
-
-
-def _quantised(
-    name: str,
-    weights: StoredWeights,
-    *,
-    text: Source | None,
-    attention: str,
-    device: str,
-    dtype: torch.dtype,
-) -> Pretrained[Decoder]:
     found = load(name, attention=attention, device=device, dtype=torch.float32)
     model = found.model
     if (reason := model_obstacle(model.shape, weights)) is not None:
@@ -76,7 +62,9 @@ def _quantised(
         n_read, length = SIZES[0], SIZES[1] + 1
         ids = first_tokens(text, found.words.encode, (n_read + SEEN) * length)
         seen = torch.from_numpy(ids).view(-1, length)[n_read:, :-1].to(device)
-    quantise(model, weights, seen)
+    # Whatever the passes multiply in: calibrated weights are rounded by what fp32 makes of a text.
+    with fp32_matmuls("fp32"):
+        quantise(model, weights, seen)
     for each in model.parameters():  # Scales stay as the kernels take them.
         each.data = each.data.to(dtype)
     return found

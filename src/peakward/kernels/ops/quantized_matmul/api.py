@@ -55,8 +55,8 @@ def int8_matmul(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
             f"two from {LEAST_INT8_GROUP} on that divides {k}, got {tuple(scale.shape)} with strides "
             f"{scale.stride()}"
         )
-    # A registered operator costs the host 11 µs a call, of which a small model's step makes 120 in 5 ms. A
-    # compiler takes what it is made of.
+    # A registered operator costs the host 11 µs a call more, and a step of SmolLM2-135M makes 120 in 14 ms. A
+    # compiler sees what it is made of.
     if x.is_cpu and (torch.compiler.is_compiling() or not is_watched()):
         return _int8_on_cpu(x, weight, scale)
     return _int8(x, weight, scale)
