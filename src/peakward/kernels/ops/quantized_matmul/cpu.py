@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 MOST_ROWS = 16
-"""With a weight of 8,192 × 2,048 on a core of an AMD EPYC torch's loop takes 3.0 ms for 16 rows and 6.1 for 32;
-slices that are widened in memory take 3.9 and 5.0."""
+"""With a weight of 8,192 × 2,048 on a core of an AMD EPYC torch's loop takes 3.0 ms for 16 rows and 6.1 for
+32; slices that are widened in memory take 3.9 and 5.0."""
 COLUMNS = 32
-"""The loop is asked for rows of a multiple of these columns. With AVX-512 torch 2.13 reads 16 columns at a time,
-and beyond the end of a row that these do not divide: with 24 columns the process ended."""
+"""The loop is asked for rows of a multiple of these columns. With AVX-512 torch 2.13 reads 16 columns at a
+time, and beyond the end of a row that these do not divide: with 24 columns the process ended."""
 SLICE_ELEMENTS = 1 << 20
 """The elements that are widened together. Of 131,072 to 2,097,152 these were the fastest for most numbers of
 rows: for one in fp32 1.6 ms, where a dense weight takes 3.4."""
