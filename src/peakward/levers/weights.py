@@ -155,8 +155,8 @@ AXIS = Axis(
     help="The blocks' matrices, of passes without gradients: dense, int8 (a scale for each output; a CPU has "
     "it too), int4:128 (for each 128 inputs), or int4:128-calibrated and int4:32-calibrated (rounded for the "
     "inputs that a text makes of a real model; random weights are rounded to nearest). A plan of serving "
-    "takes fp32, bf16 or fp16 (all weights), or fp8, int8 or int4 (embedding, head and norms stay in 16 bits), as "
-    "TYPE or TYPE:GROUP; where it is not given, the type of the precision.",
+    "takes fp32, bf16 or fp16 (all weights), or fp8, int8 or int4 (embedding, head and norms stay in 16 "
+    "bits), as TYPE or TYPE:GROUP; where it is not given, the type of the precision.",
     metavar="TYPE,…",
     levers=(
         _lever(
